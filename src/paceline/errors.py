@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 import signal
-import traceback
 from collections.abc import Collection
 from pathlib import Path
 
@@ -82,12 +81,6 @@ def public(text: str) -> str:
 def first_line(error: object) -> str:
     """Return the first line of an error's message, or its type if there is none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
-def in_own_code(error: Exception) -> str:
-    """Return type, first line and position of an error in code of the user's own."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {first_line(error)} ({last.filename}:{last.lineno})"
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:

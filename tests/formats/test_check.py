@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from image_folders import QUIET, build, convert_here, draw, write_images
+from image_folders import build, convert_here, draw, write_images
 from paceline.formats.arrays import save_arrays
 from paceline.formats.check import DataReport, check, describe
 from paceline.formats.tfrecord import record
@@ -13,7 +13,7 @@ def test_a_sound_folder_has_counts_and_no_problems(tmp_path):
     folder = write_images(tmp_path / "data")
     convert_here(folder, tmp_path / "out")
     for place, splits in ((folder, ("train", "test")), (tmp_path / "out", ("train", "validation"))):
-        report = check(place, processes=1, console=QUIET)
+        report = check(place, processes=1)
         assert report.per_class == {splits[0]: [6, 6, 6], splits[1]: [2, 2, 2]}
         assert report.problems == ()
 
@@ -30,7 +30,7 @@ def test_every_problem_is_listed_with_its_file_and_offset(tmp_path):
         for image, label in rows
     ]
     file.write_bytes(b"".join([damaged, *records]))
-    report = check(tmp_path / "out", processes=2, console=QUIET)
+    report = check(tmp_path / "out", processes=2)
     assert len(report.problems) == 4
     assert sum(report.per_class["train"]) == 17
     for words, offset in (
@@ -43,7 +43,7 @@ def test_every_problem_is_listed_with_its_file_and_offset(tmp_path):
         assert offset in line
         assert str(file) in line
     (folder / "val" / "bee" / "bee-val-0.jpg").write_bytes(b"x")
-    assert "bee-val-0.jpg" in check(folder, processes=1, console=QUIET).problems[0]
+    assert "bee-val-0.jpg" in check(folder, processes=1).problems[0]
 
 
 def test_other_sources_are_checked_by_reading_them(tmp_path):
@@ -64,7 +64,7 @@ def test_what_is_unusual_is_a_note_and_an_empty_class_does_not_end_the_check(tmp
     (folder / "train" / "ant" / "scan.tif").touch()
     (folder / "train" / "ant" / "deeper").mkdir()
     (folder / "train" / "bee" / "bee-train-1.jpg").write_bytes(draw(1)[:-300])
-    report = check(folder, processes=1, console=QUIET)
+    report = check(folder, processes=1)
     assert report.per_class["train"] == [6, 5, 6, 0]
     assert len(report.problems) == 2
     assert report.notes == (
@@ -80,7 +80,7 @@ def test_an_image_in_two_splits_is_a_problem(tmp_path):
         (folder / "train" / "ant" / "ant-train-0.jpg").read_bytes()
     )
     convert_here(folder, tmp_path / "out")
-    (problem,) = check(folder, processes=1, console=QUIET).problems
+    (problem,) = check(folder, processes=1).problems
     assert "copy.jpg (test) is the same image as" in problem
     assert "ant-train-0.jpg (train)" in problem
-    assert len(check(tmp_path / "out", processes=1, console=QUIET).problems) == 1
+    assert len(check(tmp_path / "out", processes=1).problems) == 1

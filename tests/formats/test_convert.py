@@ -2,10 +2,10 @@
 
 import io
 import json
+from contextlib import redirect_stderr
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from cifar_folders import write_binary
 from image_folders import build, content_of, convert_here, draw, read_all, write_images
@@ -63,8 +63,8 @@ def test_any_number_of_processes_gives_the_same_bytes_and_leaves_bad_images_out(
         (folder / "train" / "ant" / name).write_bytes(data)
     one, two = tmp_path / "out1", tmp_path / "out2"
     for processes, out in ((1, one), (2, two)):
-        said = io.StringIO()
-        summary = convert_here(folder, out, processes, Console(file=said, width=500), shards=5)
+        with redirect_stderr(io.StringIO()) as said:
+            summary = convert_here(folder, out, processes, shards=5)
         assert (summary["rejected"], summary["records"]["train"]) == (3, 27)
         assert "3 bad images" in said.getvalue()
     assert len(shards_of(one)) == 6

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import tensorflow as tf
 
-from image_folders import QUIET, build, content_of, convert_here, draw, write_images
+from image_folders import build, content_of, convert_here, draw, write_images
 from in_process import paceline_here
 from paceline.data.source import hold_out
 from paceline.errors import UserError
@@ -116,7 +116,7 @@ def test_one_class_is_refused(tmp_path):
     for place, split in ((tmp_path / "data", 0.0), (folder, 0.0), (folder, 0.2)):
         with pytest.raises(UserError, match="one class folder, 'images'; there must be one folder"):
             build("pictures", place, split=split)
-        assert "one class folder" in check(place, split, processes=1, console=QUIET).problems[0]
+        assert "one class folder" in check(place, split, processes=1).problems[0]
     write_imagenet(tmp_path / "records", num_classes=1)
     with pytest.raises(UserError, match="there must be two or more"):
         build("tfrecord", tmp_path / "records")
@@ -134,7 +134,7 @@ def test_a_data_set_with_three_splits_is_validated_on_its_own_split(tmp_path):
         source.validation
     )
     for place in (folder, tmp_path / "out"):
-        assert check(place, processes=1, console=QUIET).per_class["validation"] == [2, 2, 2]
+        assert check(place, processes=1).per_class["validation"] == [2, 2, 2]
 
 
 def test_damaged_images_are_left_out_if_asked_and_found_only_once(tmp_path, monkeypatch):

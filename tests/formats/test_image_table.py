@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from image_folders import QUIET, build, content_of, draw, write_images
+from image_folders import build, content_of, draw, write_images
 from paceline.errors import UserError
 from paceline.formats.check import check
 from paceline.formats.detect import detect
@@ -89,7 +89,7 @@ def test_rows_that_cannot_be_used_are_named_and_can_be_left_out(tmp_path):
         file.write("img_9,cat\nimg_1,dog\nimg_2\n")
     with pytest.raises(UserError, match=r"row 8 \(img_9,cat\): there is no .*2 more.*skip-bad"):
         build("auto", folder, split=0.4)
-    report = check(folder, 0.4, processes=1, console=QUIET)
+    report = check(folder, 0.4, processes=1)
     assert [line.split(", row ")[1].split(" ")[0] for line in report.problems] == ["10", "8", "9"]
     source = build("auto", folder, split=0.4, skip_bad=True)
     assert source.train.size + source.test.size == 6

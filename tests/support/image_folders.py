@@ -9,14 +9,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from PIL import Image
-from rich.console import Console
 
 from paceline.data.build_source import build_source
 from paceline.data.source import Source, Split
 from paceline.experiment.experiment import Data
 from paceline.formats.convert import convert
-
-QUIET = Console(quiet=True)
 
 
 def draw(
@@ -45,11 +42,9 @@ def write_images(
     return folder
 
 
-def convert_here(
-    src: Path, out: Path, processes: int = 1, console: Console = QUIET, **settings: Any
-) -> dict[str, Any]:
-    """Convert in this process, without a word."""
-    return convert(src, out, processes=processes, console=console, **settings)
+def convert_here(src: Path, out: Path, processes: int = 1, **settings: Any) -> dict[str, Any]:
+    """Convert in this process."""
+    return convert(src, out, processes=processes, **settings)
 
 
 def build(source: str, folder: Path | str, **options: Any) -> Source:

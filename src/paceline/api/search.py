@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.api.training import own_settings, run_name
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.recipes.table import from_recipe
+from paceline.experiment.names import from_recipe
 from paceline.extras.search.options import Options, build_search
 from paceline.extras.search.space import build_space
 from paceline.job import Place
@@ -38,7 +38,7 @@ def search(
         over: Settings to vary, such as {"schedule.rate": "0.05..0.8:log", "seed": [1, 2]}.
         progress: Whether to print a line for each evaluation.
         **settings: Settings of the experiment and the place, as in `train`, which describes all
-            other arguments, and the flags of `paceline search`: trials, method, scheduler ...
+            other arguments, and the flags of `paceline search`: trials, scheduler ...
 
     Example:
         found = paceline.search("smoke", over={"seed": [1, 2]}, data__validation=48)

@@ -19,7 +19,7 @@ from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import Json
 from paceline.experiment.model import NETWORKS
-from paceline.experiment.recipes.table import from_recipe
+from paceline.experiment.names import from_recipe
 from paceline.job import Job, Place, Run
 from paceline.launch import launch
 from paceline.run_folder.finding import existing_run

@@ -24,7 +24,7 @@ COMMON = {
     "Training": "epochs global-batch-size schedule.rate schedule.name schedule.warmup "
     "optimizer.name optimizer.weight-decay evaluate-every seed",
     "Where": "workers replicas on devices",
-    "Search": "over trials method metric search-dir",
+    "Search": "over trials scheduler max-concurrent search-dir",
     "Run": "run-dir stop-at dry-run",
 }
 """What `--help` shows, of the flags that a command has."""

@@ -16,7 +16,8 @@ from paceline.cli.parse import data_folder
 from paceline.errors import UserError
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import Json, flatten, to_json
-from paceline.experiment.recipes.table import from_recipe, get_recipe
+from paceline.experiment.names import from_recipe
+from paceline.experiment.recipes.table import get_recipe
 from paceline.run_folder.listing import train_command
 from paceline.storage.files import explained
 

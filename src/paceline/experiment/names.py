@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.errors import UserError
+from paceline.experiment.experiment import Experiment
 from paceline.experiment.fields import Json, flatten, from_json, to_json
+from paceline.experiment.recipes.table import get_recipe
 
 _SHORT = {
     "schedule.rate": "lr learning-rate",
@@ -145,6 +147,15 @@ def apply_settings(settings: Json, *parts: Any) -> list[Any]:
             owner = owner[section]
         owner[last] = value
     return [from_json(type(part), each) for part, each in zip(parts, changed, strict=True)]
+
+
+def from_recipe(base: Experiment | str, settings: Json, *parts: Any) -> list[Any]:
+    """Return an experiment or a recipe, and parts such as Place, with settings changed by name."""
+    start = get_recipe(base) if isinstance(base, str) else base
+    changed = apply_settings(settings, start, *parts)
+    if isinstance(base, str) and start != (start := get_recipe(base, changed[0].data.dir)):
+        changed = apply_settings(settings, start, *parts)
+    return changed
 
 
 def unknown_setting(name: str, known: Sequence[str]) -> UserError:

@@ -11,18 +11,25 @@ import hashlib
 import importlib.util
 import inspect
 import sys
+import traceback
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from paceline.errors import UserError, did_you_mean, in_own_code
+from paceline.errors import UserError, did_you_mean, first_line
 
 HOME = "::"
 """Between the folder to look in and the name."""
 SAVED_MODEL = ".keras"
 """How the name of a saved Keras model ends. `model.build` can name one instead of a function."""
+
+
+def in_own_code(error: Exception) -> str:
+    """Return type, first line and position of an error in code of the user's own."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {first_line(error)} ({last.filename}:{last.lineno})"
 
 
 def spec_parts(spec: str) -> tuple[str, str, str]:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
 
 from paceline.errors import PassingFault, UserError
 from paceline.experiment.experiment import Data, Records
@@ -103,11 +102,7 @@ def describe(source: Source) -> DataReport:
 
 
 def check(
-    folder: str | Path,
-    split: float = 0.0,
-    records: Records | None = None,
-    processes: int = 0,
-    console: Console | None = None,
+    folder: str | Path, split: float = 0.0, records: Records | None = None, processes: int = 0
 ) -> DataReport:
     """Check every example of `folder`; `split` is the share of a folder of images to test on."""
     path = str(Path(folder).expanduser())
@@ -115,7 +110,7 @@ def check(
     if isinstance(plan, str):
         return _check_other(path, plan)
     check_job = partial(_check_job, plan.read, plan.encoded)
-    return _summarize(plan, run_jobs(check_job, plan.jobs, "checking", console, processes))
+    return _summarize(plan, run_jobs(check_job, plan.jobs, "checking", processes))
 
 
 def first_fault(data: Data, records: Records) -> str:

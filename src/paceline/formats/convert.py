@@ -19,8 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from paceline.data.digests import digest_of
 from paceline.errors import UserError
 from paceline.experiment.experiment import Records
@@ -35,7 +33,7 @@ from paceline.formats.tfrecord import record
 from paceline.formats.tfrecord.record import framed
 from paceline.formats.tfrecord.shards import IMAGE_KEY, LABEL_KEY, LABELS, NOTES, read_notes
 from paceline.storage.cache import put_folder
-from paceline.storage.files import explained, read_json, replacing, write_json
+from paceline.storage.files import explained, read_json, replacing, to_log, write_json
 from paceline.storage.locations import cached, is_remote
 from paceline.storage.remote import open_to_write
 
@@ -72,14 +70,13 @@ def convert(
     shards: int = 0,
     first_label: int = 0,
     processes: int = 0,
-    console: Console | None = None,
 ) -> Json:
     """Convert `src` into the folder or URL `out`; return the content of its dataset.json.
 
     0 shards mean a number by the number of images, 0 processes one per core. For a URL, the cache
     is written first and then copied, dataset.json last.
     """
-    folder, console = Path(src).expanduser(), console or Console(stderr=True)
+    folder = Path(src).expanduser()
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}")
     kind = detect(folder, "pictures")
@@ -94,29 +91,29 @@ def convert(
     else:
         raise UserError(f"{folder} has {kind}, which training reads as it is: there is no need")
     if not is_remote(str(out)):
-        return write(plan, Path(out).expanduser(), processes, console)
+        return write(plan, Path(out).expanduser(), processes)
     target = cached("converted", str(out))
     if not target.exists() and open_to_write(str(out)).files():
         raise UserError(f"{out} is not empty; give a new folder")
-    notes = write(plan, target, processes, console)
+    notes = write(plan, target, processes)
     put_folder(target, str(out), NOTES)
     shutil.rmtree(target)
     return notes
 
 
-def write(plan: Conversion, out: Path, processes: int, console: Console) -> Json:
+def write(plan: Conversion, out: Path, processes: int) -> Json:
     """Write the shards that are missing in `out`; return the content of its dataset.json."""
     if _is_finished(out, plan.identity):
-        console.print(f"{out} is already converted", soft_wrap=True)
+        to_log(f"{out} is already converted")
         return read_notes(str(out))
     waiting = [job for job in plan.shards.items() if not (out / job[0]).exists()]
     if len(waiting) < len(plan.shards):
         done = f"{len(plan.shards) - len(waiting)} of {len(plan.shards)} shards"
-        console.print(f"continuing: {done} are already written", soft_wrap=True)
+        to_log(f"continuing: {done} are already written")
     write = partial(_write_shard, out, plan.encode)
-    for _ in run_jobs(write, waiting, "converting", console, processes):
+    for _ in run_jobs(write, waiting, "converting", processes):
         pass
-    return _finish(out, plan, console)
+    return _finish(out, plan)
 
 
 def _is_finished(out: Path, identity: str) -> bool:
@@ -151,7 +148,7 @@ def _write_shard(out: Path, encode: Callable[[Any], bytes], job: tuple[str, Sequ
         write_json(out / WORK / f"{name}.json", {"rejected": rejected})
 
 
-def _finish(out: Path, plan: Conversion, console: Console) -> Json:
+def _finish(out: Path, plan: Conversion) -> Json:
     """Write labels.txt, the list of rejected images and, last, dataset.json; return its content."""
     rejected, counts = [], Counter[str]()
     for name, examples in plan.shards.items():
@@ -172,8 +169,7 @@ def _finish(out: Path, plan: Conversion, console: Console) -> Json:
     shutil.rmtree(out / WORK, ignore_errors=True)
     found = " and ".join(f"{count:,} {split}" for split, count in counts.items()) + " images"
     left_out = f"; {len(rejected):,} bad images were left out, see {out / REJECTED}"
-    message = f"{out} has {found} of {len(plan.classes):,} classes{left_out if rejected else ''}"
-    console.print(message, soft_wrap=True)
+    to_log(f"{out} has {found} of {len(plan.classes):,} classes{left_out if rejected else ''}")
     return summary
 
 

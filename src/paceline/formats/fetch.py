@@ -15,10 +15,9 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from rich.console import Console
-
-from paceline.errors import UserError, did_you_mean
+from paceline.errors import UserError
 from paceline.formats.cifar import LAYOUTS, check_complete
+from paceline.storage.files import to_log
 from paceline.storage.progress_bar import late_bar
 
 OFFICIAL_URL = "https://www.cs.toronto.edu/~kriz/"
@@ -31,30 +30,23 @@ ARCHIVES = {
 
 
 def fetch(
-    name: str,
-    folder: str | Path,
-    base_url: str = OFFICIAL_URL,
-    timeout_s: float = 30,
-    console: Console | None = None,
+    name: str, folder: str | Path, base_url: str = OFFICIAL_URL, timeout_s: float = 30
 ) -> Path:
     """Download, check and unpack a data set into `folder`, unless it is there. Return the folder of
     its files."""
-    if name not in ARCHIVES:
-        hint = did_you_mean(name, sorted(ARCHIVES))
-        raise UserError(f"there is no data set {name!r} to fetch; {hint}")
-    console, (archive, md5) = console or Console(stderr=True), ARCHIVES[name]
+    archive, md5 = ARCHIVES[name]
     layout = next(layout for layout in LAYOUTS if layout.source == name and layout.label_bytes)
     parent = Path(folder).expanduser()
     target, url = parent / layout.folder, f"{base_url.rstrip('/')}/{archive}"
     if target.exists():
         check_complete(layout, target, "remove it and fetch again")
-        console.print(f"{name} is already in {target}", soft_wrap=True)
+        to_log(f"{name} is already in {target}")
         return target
     try:
         parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=parent, prefix=".fetch-") as temporary:
             file = Path(temporary, archive)
-            _download(url, file, md5, timeout_s, console)
+            _download(url, file, md5, timeout_s)
             with tarfile.open(file) as unpacked:  # the md5 tells that it can be trusted
                 unpacked.extractall(temporary, filter="data")
             os.rename(Path(temporary, layout.folder), target)
@@ -62,15 +54,15 @@ def fetch(
         reason = getattr(error, "reason", None) or error
         advice = f"try again, or download it elsewhere and unpack it into {parent}"
         raise UserError(f"cannot fetch {url}: {reason}; {advice}") from error
-    console.print(f"{name} is in {target}", soft_wrap=True)
+    to_log(f"{name} is in {target}")
     return target
 
 
-def _download(url: str, file: Path, md5: str, timeout_s: float, console: Console) -> None:
+def _download(url: str, file: Path, md5: str, timeout_s: float) -> None:
     digest = hashlib.md5(usedforsecurity=False)
     with urllib.request.urlopen(url, timeout=timeout_s) as response, file.open("wb") as out:
         total = int(response.headers.get("Content-Length") or 0)
-        with late_bar(f"downloading {file.name}", total, console) as advance:
+        with late_bar(f"downloading {file.name}", total) as advance:
             while chunk := response.read(CHUNK_BYTES):
                 out.write(chunk)
                 digest.update(chunk)

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from paceline.data.source import Source, Split
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
-"""All that training decodes, see `formats.encoded.decode`."""
+"""All that training decodes, see `formats.encoded.decode`. Pillow may look at nothing else: without
+this list it would start Ghostscript for an EPS file."""
 
 
 def build_pictures(data: Data) -> Source:

@@ -18,8 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich.console import Console
-
 from paceline.data.digests import digest_of
 from paceline.errors import UserError
 from paceline.experiment.experiment import Data, Records
@@ -74,7 +72,7 @@ def unpack(folder: str, records: Records) -> tuple[str, list[str]]:
         lock = FileLock(root / ".lock", f"unpacking {folder}")
         lock.acquire(wait_s=math.inf)
         try:
-            write(plan_parquet(folder, records), out, 1, Console(stderr=True))
+            write(plan_parquet(folder, records), out, 1)
         finally:
             lock.release()
     lines = map(json.loads, read_text(out / REJECTED).splitlines())

@@ -15,8 +15,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from rich.console import Console
-
 from paceline.errors import UserError
 from paceline.storage.progress_bar import late_bar
 
@@ -25,16 +23,12 @@ Result = TypeVar("Result")
 
 
 def run_jobs(
-    function: Callable[[Job], Result],
-    jobs: Sequence[Job],
-    what: str,
-    console: Console | None = None,
-    processes: int = 0,
+    function: Callable[[Job], Result], jobs: Sequence[Job], what: str, processes: int = 0
 ) -> Iterator[Result]:
     """Yield results as they come. `processes` 0 means one per core; 1 means this process. The
     `function` must be importable by its name."""
     processes = min(processes or len(os.sched_getaffinity(0)), max(1, len(jobs)))
-    with late_bar(what, len(jobs), console) as advance:
+    with late_bar(what, len(jobs)) as advance:
         if processes == 1:
             for job in jobs:
                 yield function(job)

@@ -6,11 +6,10 @@ import io
 import struct
 
 from paceline.errors import first_line
+from paceline.formats.image_folder import FORMATS
 
 MAX_PIXELS = 90_000_000
 """Larger images are refused: decoded, they would take gigabytes."""
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
-"""All that Pillow may look at. Without this list it would start Ghostscript for an EPS file."""
 PNG = b"\x89PNG\r\n\x1a\n"
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from paceline.errors import UserError, first_line
-from paceline.results.image_bytes import FORMATS, find_fault
+from paceline.formats.image_folder import FORMATS
+from paceline.results.image_bytes import find_fault
 from paceline.results.predict import Prediction
 
 

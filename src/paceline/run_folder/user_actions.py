@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.errors import in_own_code
-from paceline.experiment.user_code import load_function
+from paceline.experiment.user_code import in_own_code, load_function
 from paceline.job import Job
 from paceline.loop import StopRequested
 from paceline.maths.metrics import BlockResult, EvalResult, scalars

@@ -13,11 +13,9 @@ PATIENCE_S = 2.0
 
 
 @contextmanager
-def late_bar(
-    what: str, total: float, console: Console | None = None
-) -> Iterator[Callable[[float], None]]:
+def late_bar(what: str, total: float) -> Iterator[Callable[[float], None]]:
     """Show a progress bar; yield a function to call with the amount of work that was done."""
-    bar = Progress(console=console or Console(stderr=True), auto_refresh=False)
+    bar = Progress(console=Console(stderr=True), auto_refresh=False)
     task, shown = bar.add_task(what, total=total), time.monotonic() + PATIENCE_S
 
     def advance(amount: float) -> None:

@@ -8,14 +8,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, cast
+from typing import cast
 
 from paceline.errors import UserError, did_you_mean
 from paceline.experiment.data import Augmentation, Data, Scaling
 from paceline.experiment.experiment import Experiment
-from paceline.experiment.fields import Json
 from paceline.experiment.model import Model
-from paceline.experiment.names import apply_settings
 from paceline.experiment.optimizer import Optimizer, Schedule
 
 _MODULES = {
@@ -45,15 +43,6 @@ def get_recipe(name: str, data_dir: str = "") -> Experiment:
     if name == "my-images" and data_dir:
         return cast("Experiment", import_module(SMALL_IMAGES).recipe_for(data_dir))
     return _function(name)()
-
-
-def from_recipe(base: Experiment | str, settings: Json, *parts: Any) -> list[Any]:
-    """Return an experiment or a recipe, and parts such as Place, with settings changed by name."""
-    start = get_recipe(base) if isinstance(base, str) else base
-    changed = apply_settings(settings, start, *parts)
-    if isinstance(base, str) and start != (start := get_recipe(base, changed[0].data.dir)):
-        changed = apply_settings(settings, start, *parts)
-    return changed
 
 
 def recipes() -> dict[str, str]:
