@@ -13,7 +13,7 @@ WORKDIR /src
 # uv trusts the certificates of the system, as pip does: a company's own are mounted or in its base image.
 ENV UV_NATIVE_TLS=1
 RUN python3 -m venv /opt/paceline && python3 -m venv /opt/uv
-COPY constraints.txt pyproject.toml README.md wheel_build.py ./
+COPY constraints.txt pyproject.toml README.md LICENSE wheel_build.py ./
 RUN /opt/uv/bin/pip install --quiet --constraint constraints.txt uv
 ARG EXTRA=cpu
 ARG EXTRAS=s3

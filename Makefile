@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What does not depend on each other is set up at the same time.
 MAKEFLAGS += --jobs=3
 
-.PHONY: train test test-all test-long test-gpu check docs docs-serve sanitize format setup setup-all trackers chaos simulate wheel image bench clean
+.PHONY: train test test-all test-long test-gpu check docs docs-serve sanitize format setup setup-all trackers chaos simulate wheel release image bench clean
 
 train: setup
 	$(BIN)/paceline train
@@ -92,6 +92,17 @@ wheel: setup
 	@$(COMPILER) $(UV) build --wheel --build-constraints constraints.txt --out-dir dist > build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
 	@grep "^The wheel has no kernels" build/wheel.log || true
 	@ls dist/*.whl
+
+# A release in dist/: the sources, a wheel for each kind of CPU, the zoo's archives and all digests. The wheel and the
+# sources are installed in empty environments, where they train. The tag and the upload are left to you.
+release: setup-all
+	@bash packages.sh g++-aarch64-linux-gnu
+	@rm -rf dist && mkdir -p build
+	$(UV) build --quiet --sdist --out-dir dist
+	$(MAKE) --no-print-directory wheel ARCH=x86_64
+	$(MAKE) --no-print-directory wheel ARCH=aarch64
+	$(BIN)/python -m benchmarks.pack_zoo dist/zoo
+	$(BIN)/python tests/support/release.py dist
 
 # The image of the Dockerfile: `make image EXTRAS=s3,ray IMAGE=paceline-ray`. Without a Docker daemon, buildah or podman builds it.
 EXTRAS ?= s3

@@ -7,6 +7,8 @@ editable install compiles nothing: `make setup` does that.
 from __future__ import annotations
 
 import functools
+import os
+import re
 import shutil
 import sys
 import tempfile
@@ -18,6 +20,7 @@ from setuptools import build_meta
 from setuptools.build_meta import *  # noqa: F403  the other hooks of a build backend
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
+from setuptools.command.egg_info import egg_info
 
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / "src"))
@@ -75,6 +78,50 @@ class BuildWithKernels(build_py):
         if name:
             folder.mkdir(parents=True)
             (folder / name).write_bytes(content)
+
+
+class LinkedMetadata(egg_info):
+    """Makes the links of the README absolute, for a package index, and names the project's pages.
+
+    The address is `repository` of `[tool.paceline]`, or PACELINE_REPOSITORY.
+    """
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+        address = os.environ.get("PACELINE_REPOSITORY") or project["tool"]["paceline"]["repository"]
+        if address == "URL":
+            return
+        metadata, version = self.distribution.metadata, project["project"]["version"]
+        metadata.long_description = absolute_links(metadata.long_description, address, version)
+        metadata.project_urls = project_urls(address, version)
+
+
+def project_urls(address: str, version: str) -> dict[str, str]:
+    """Return what `[project.urls]` would contain."""
+    files = f"{address.rstrip('/')}/blob/v{version}"
+    return {
+        "Repository": address,
+        "Documentation": f"{files}/docs/first-steps.md",
+        "Changelog": f"{files}/CHANGELOG.md",
+        "Issues": f"{address.rstrip('/')}/issues",
+    }
+
+
+def absolute_links(text: str, address: str, version: str) -> str:
+    """Return Markdown whose links to files of the repository lead to this version of them."""
+
+    def absolute(link: re.Match[str]) -> str:
+        image, words, target = link.groups()
+        if ":" in target or target.startswith("#"):
+            return link.group()
+        kind = "raw" if image else "blob"
+        return f"{image}[{words}]({address.rstrip('/')}/{kind}/v{version}/{target})"
+
+    text = re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", absolute, text)
+    return re.sub(r"(?<=git clone )URL\b", address, text).replace(
+        " `URL` is the address of this repository.", ""
+    )
 
 
 class PlatformWheel(bdist_wheel):

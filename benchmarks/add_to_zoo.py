@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.model_card import write_card
 from paceline.api.training import train
 from paceline.errors import UserError
 from paceline.experiment.experiment import MOVABLE, Experiment
@@ -34,6 +35,8 @@ def add_entry(row: Row, run: Path, folder: Path) -> Path:
     target = folder / row.name
     config = read_json(run / "config.json", ADVICE)
     experiment = Experiment.from_json(config["experiment"])
+    if experiment.model.build or experiment.data.build:
+        raise UserError(f"{run} has model.build or data.build; an entry of the zoo cannot")
     anywhere = replace(experiment, data=replace(experiment.data, dir=""))
     config |= {"experiment": anywhere.to_json(), "data_dir": ""}
     with explained("write", target), replacing_path(target) as entry:
@@ -44,6 +47,7 @@ def add_entry(row: Row, run: Path, folder: Path) -> Path:
             run / "checkpoints", entry / "checkpoints", row.step, anywhere.digest(MOVABLE)
         )
         write_json(entry / "zoo.json", sealed(asdict(row)))
+        write_card(entry)
     return target
 
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from benchmarks.drawings import svg
 from benchmarks.harness import ROOT
 
 SPEED = ROOT / "benchmarks" / "speed"
@@ -25,18 +26,8 @@ NAMES = {
 }
 LEFT, ONE, BAR = 240, 200, 20
 """Where bars begin, the length of a ratio of 1, and the height of a bar."""
-STYLE = """
-.page { fill: #ffffff; stroke: #d9dfe8; } .bar0 { fill: #00796b; } .bar1 { fill: #5b7fb5; }
-.line { stroke: #1a2230; } .one { stroke: #7d8a9c; stroke-dasharray: 4 4; }
-text { font: 15px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
-text { fill: #1a2230; }
-.quiet { font-size: 13px; fill: #5a6678; } .value { font-weight: 600; }
-@media (prefers-color-scheme: dark) {
-.page { fill: #0f151d; stroke: #2f3a4a; } .bar0 { fill: #2aa896; } .bar1 { fill: #7fa3d8; }
-.line { stroke: #e8edf4; } .one { stroke: #9fabbd; } text { fill: #e8edf4; }
-.quiet { fill: #9fabbd; }
-}
-"""
+COLOR = ("c0", "c2")
+"""Of the bars of each CPU."""
 
 
 def ratios(results: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
@@ -69,20 +60,16 @@ def picture(measured: dict[str, dict[str, tuple[float, float, float]]]) -> str:
         bottom += 12
     body.append(f'<path class="one" d="M{LEFT + ONE} 56 V{bottom}"/>')
     body.append(f'<text class="quiet" x="{LEFT + ONE}" y="{bottom + 16}">1: PyTorch</text>')
-    size = f'viewBox="0 0 880 {bottom + 30}" width="880"'
-    page = f'<rect class="page" x="0.5" y="0.5" width="879" height="{bottom + 29}" rx="12"/>'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title">'
     spoken = ", ".join(f"{name}: {_spoken(each)}" for name, each in measured.items())
-    title = f'<title id="title">Speed relative to the fastest PyTorch setup. {spoken}</title>'
-    return "\n".join([head, title, f"<style>{STYLE}</style>", page, *body, "</svg>", ""])
+    return svg(bottom + 30, f"Speed relative to the fastest PyTorch setup. {spoken}", body)
 
 
 def _title(processors: Sequence[str] | dict[str, Any]) -> Iterator[str]:
     text = "Images per second, divided by the fastest PyTorch setup on the same 2 vCPUs"
-    yield f'<text x="24" y="30" class="value">{text}</text>'
+    yield f'<text x="24" y="30" class="bold">{text}</text>'
     for number, name in enumerate(processors):
         x = LEFT + 300 * number
-        yield f'<rect class="bar{number}" x="{x}" y="40" width="12" height="12" rx="2"/>'
+        yield f'<rect class="{COLOR[number]}" x="{x}" y="40" width="12" height="12" rx="2"/>'
         yield f'<text class="quiet" x="{x + 18}" y="51">{name}</text>'
 
 
@@ -90,10 +77,10 @@ def _bar(number: int, top: float, quartiles: tuple[float, float, float]) -> Iter
     low, median, high = (round(ONE * each) for each in quartiles)
     middle = top + BAR / 2 - 1
     size = f'width="{median}" height="{BAR - 2}"'
-    yield f'<rect class="bar{number}" x="{LEFT}" y="{top:g}" {size} rx="3"/>'
+    yield f'<rect class="{COLOR[number]}" x="{LEFT}" y="{top:g}" {size} rx="3"/>'
     yield f'<path class="line" d="M{LEFT + low} {middle:g} H{LEFT + high}"/>'
     x = LEFT + max(median, high) + 10
-    yield f'<text class="value" x="{x}" y="{top + 14:g}">{quartiles[1]:.2f}</text>'
+    yield f'<text class="bold" x="{x}" y="{top + 14:g}">{quartiles[1]:.2f}</text>'
 
 
 def _spoken(measured: dict[str, tuple[float, float, float]]) -> str:

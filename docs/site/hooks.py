@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,18 @@ AT_ROOT = {
 """File of the repository -> page."""
 ALONE = ("index.md",)
 """Pages without others beside them in the table of contents."""
+WIDE = ("results.md",)
+"""Pages whose tables need the whole width."""
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 FLAG = re.compile(r"<code>(-[^\s<]{1,30})</code>")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the pages of docs/ that the table of contents does not name into "How to"."""
+    """Put the pages of docs/ that the table of contents does not name into "How to", and link to
+    the repository if pyproject.toml has its address."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    address = os.environ.get("PACELINE_REPOSITORY") or project["tool"]["paceline"]["repository"]
+    config.repo_url = None if address == "URL" else address
     named = json.dumps(config.nav)
     new = [each.name for each in sorted(ROOT.glob("docs/*.md")) if f'"{each.name}"' not in named]
     (how_to,) = (part["How to"] for part in config.nav if "How to" in part)
@@ -58,6 +65,8 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **others: Any) -> 
     uri = page.file.src_uri
     if uri in ALONE:
         page.meta["hide"] = ["navigation"]
+    if uri in WIDE:
+        page.meta["hide"] = ["navigation", "toc"]
     here = os.path.dirname(source_of(uri))
 
     def rewritten(link: re.Match[str]) -> str:

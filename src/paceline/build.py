@@ -1,5 +1,4 @@
-"""Job -> core: the data, the model and the pure functions of an experiment; and its numbers in a
-line.
+"""Job -> core: the data, the model and the pure functions of an experiment; its numbers in a line.
 
 Every process that computes replicas builds its own core from the job.
 """

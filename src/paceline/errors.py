@@ -17,7 +17,7 @@ SECRETS = (
 
 
 class UserError(Exception):
-    """A person can correct this. The message says what was given, what is allowed, what to do."""
+    """You can correct this error. The message says what was given, what is allowed, what to do."""
 
     started = False
     """Whether training had begun when it was raised."""

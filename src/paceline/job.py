@@ -43,28 +43,26 @@ PLACES = {
 
 @dataclass(frozen=True)
 class Ray:
-    """Workers as actors of a Ray cluster."""
+    """Ray: each worker is an actor."""
 
     address: str = ""
-    """Address of a running cluster, as ray.init takes it.
-    Empty means the value of RAY_ADDRESS, or else a cluster that is started here."""
+    """Address of a cluster, as for ray.init. Default: RAY_ADDRESS, or a new cluster here."""
     cpus_per_worker: Annotated[float, Range(0)] = 1.0
     """Number of cores that Ray reserves for each worker."""
     gpus_per_worker: float = -1.0
     """Number of GPUs that Ray reserves for each worker. -1 means one if the cluster has GPUs."""
     evaluator: bool = False
-    """Start one more actor, on the node of this command, that evaluates every checkpoint while the
-    others train."""
+    """Start one more actor, on this command's node, that evaluates checkpoints during training."""
 
 
 @dataclass(frozen=True)
 class Spark:
-    """Workers as tasks of a barrier stage of a Spark cluster."""
+    """Spark: each worker is a task of a barrier stage."""
 
     master: str = ""
-    """URL of the cluster, as spark-submit takes it. Empty means Spark's own configuration."""
+    """URL of the cluster, as for spark-submit. Default: Spark's own configuration."""
     conf: tuple[str, ...] = ()
-    """Further settings of Spark, each as KEY=VALUE."""
+    """Other Spark settings, each as KEY=VALUE."""
 
 
 @dataclass(frozen=True)
@@ -77,25 +75,22 @@ class Place:
     workers: Annotated[int, Range(1)] = 1
     """Number of processes that share the replicas, from 1 to the number of replicas."""
     devices: Literal["auto", "cpu", "gpu"] = "auto"
-    """Devices to train on. auto uses the GPUs that TensorFlow finds, or else the CPU. gpu fails if
-    there is no GPU."""
+    """Devices to train on. auto: GPUs if TensorFlow finds some, else the CPU. gpu needs a GPU."""
     cores: Annotated[int, Range(0)] = 0
-    """Number of cores of each worker. 0 uses an equal share of its machine's cores, on Spark
-    spark.task.cpus."""
+    """Cores of each worker. 0 uses an equal share of the machine; on Spark, spark.task.cpus."""
     start_timeout: Seconds = 300.0
     """Seconds allowed for all workers to connect and finish their first block."""
     stall_timeout: Seconds = 60.0
-    """Seconds without progress after which a worker counts as lost."""
+    """Seconds without progress after which a worker is treated as lost."""
     max_restarts: Annotated[int, Range(0)] = 3
     """Restarts allowed between two checkpoints (local, spark)."""
     min_workers: Annotated[int, Range(0)] = 0
     """If restarts keep failing, drop one worker at a time down to this number. 0 disables."""
     ps: Annotated[int, Range(0)] = 0
-    """Number of parameter servers, which share the state among them (local). With parameter
+    """Number of parameter servers, each with a part of the state (local). With parameter
     servers, one extra process, the chief, coordinates the workers. 0 disables."""
     chief_trains: bool = False
-    """With parameter servers, the chief also computes replicas. A `master` of TF_CONFIG always
-    does."""
+    """With parameter servers, the chief also trains. A `master` of TF_CONFIG always does."""
     ignore_ps: bool = False
     """Train without the ps tasks of TF_CONFIG: they wait, and end with the others."""
     ray: Ray = field(default_factory=Ray)
@@ -113,7 +108,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Run:
-    """One training with one folder."""
+    """The run: its folder, and what is written there."""
 
     run_dir: str = ""
     """Folder of the run.
@@ -122,25 +117,23 @@ class Run:
     """Stop after this step and save, as Ctrl-C would. The same command without this flag continues.
     0 trains to the end."""
     keep: Annotated[int, Range(1)] = 2
-    """Number of newest checkpoints to keep, beside the best one."""
+    """Number of newest checkpoints to keep, in addition to the best one."""
     chain: bool = True
-    """Record digests and signatures of the training, with which `paceline verify` and `paceline
-    diff` work."""
+    """Record digests and signatures, which `paceline verify` and `paceline diff` need."""
     actions: tuple[str, ...] = ()
-    """Functions of your own, as package.module:function or file.py:function.
-    Each is called with (step, metrics) after every block. After a crash, it can be called again for
-    steps that it has seen before."""
+    """Your own functions, as package.module:function or file.py:function.
+    Each is called with (step, metrics) after every block. After a crash, it may be called again for
+    the same steps."""
     act_every: Annotated[int, Range(0)] = 0
     """Steps between two calls of your actions. 0 calls them after every block of about 5 seconds.
     An action with the attribute `wants_state` also gets the weights, read-only."""
     track: tuple[TrackerName, ...] = ()
-    """Experiment trackers that get settings, metrics, result and files of the run: mlflow, wandb.
-    Their own environment variables say where (MLFLOW_TRACKING_URI, WANDB_MODE ...)."""
+    """Experiment trackers that get the run's settings, metrics, result and files: mlflow, wandb.
+    Their own environment variables set the address (MLFLOW_TRACKING_URI, WANDB_MODE ...)."""
     trust_code: bool = False
     """Allow running the copy of your code stored in the run folder. Only for runs you trust."""
     histograms: bool = False
-    """Show distributions of weights and statistics at each checkpoint, and images, in
-    TensorBoard."""
+    """Show distributions of weights and statistics, and images, in TensorBoard."""
     profile: tuple[int, ...] = ()
     """First and last step to profile for TensorBoard, rounded to blocks of steps."""
 
@@ -189,8 +182,7 @@ class Cluster:
 
     @property
     def name(self) -> str:
-        """Name of this process in messages and logs; without parameter servers the chief is
-        worker 0."""
+        """Name of this process in messages and logs; without servers, the chief is worker 0."""
         if self.role == "ps" or not self.ps:
             return f"{self.role} {self.index}"
         return f"worker {self.index - 1}" if self.index else "chief"
@@ -226,7 +218,7 @@ class Job:
         _check_place(self.place, self.experiment.replicas)
         if (self.place.ps or self.cluster.ps) and self.experiment.precision == "float16":
             raise UserError(
-                "precision float16 is not for parameter servers, which have no common loss scale; "
+                "precision float16 is not for parameter servers, which do not share a loss scale; "
                 "use bfloat16 or float32, or leave out --ps (or the ps tasks of TF_CONFIG)"
             )
 

@@ -76,7 +76,7 @@ def test_all_ways_to_write_a_setting_are_the_same() -> None:
         ({"model": lambda image_shape, num_classes: None}, "a function with a name"),
         ({"model": 3}, "model is a int; it must be a function, a keras.Model"),
         ({"data": 3}, "data is a int; it must be (images, labels), a folder, a function"),
-        ({"classes": ["a"]}, "test and classes are for data"),
+        ({"classes": ["a"]}, "test and classes need data"),
     ],
 )
 def test_a_wrong_setting_is_refused_like_a_wrong_flag(

@@ -70,7 +70,7 @@ from in_process import paceline_here
         ("train smoke --augment.rand-augment -1", ["augment.rand-augment is -1; it must be 0"]),
         (
             "train smoke --precision float16 --sync.method weights",
-            ["precision float16 is for sync.method gradients, not weights"],
+            ["precision float16 only works with sync.method gradients, not weights"],
         ),
         (
             "train smoke --precision float16 --workers 1 --ps 1",

@@ -7,28 +7,33 @@ import json
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import add_to_zoo
+from benchmarks.pack_zoo import pack
 from safetensors.numpy import load_file
 
 from helpers import once_per_session, paceline, result_of
 from in_process import paceline_here
 from paceline.errors import UserError
-from paceline.extras.zoo import FOLDER, find_row
+from paceline.experiment.fields import Json
+from paceline.extras import zoo as zoo_module
+from paceline.extras.zoo import ARCHIVES, FOLDER, PACKAGE, find_row
 from paceline.run_folder.finding import existing_run
 from paceline.storage.files import read_json, sealed, write_json
 
 STEPS = "3"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
 def zoo(uninterrupted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
         flags = (str(uninterrupted), "smoke-resnet8", ".", "--steps", STEPS, "--command", "train")
-        ended = paceline(*flags, cwd=folder, command=(sys.executable, add_to_zoo.__file__))
+        program = (sys.executable, "-m", "benchmarks.add_to_zoo")
+        ended = paceline(*flags, cwd=folder, command=program, environment={"PYTHONPATH": str(ROOT)})
         assert ended.code == 0, ended
 
     return once_per_session(tmp_path_factory, "zoo", make)
@@ -55,7 +60,11 @@ def test_an_entry_has_the_digest_of_its_run_and_half_of_its_bytes(zoo: Path, uni
     assert {name for name in whole if not name.startswith("momentum/")} == weights.keys()
     for name, array in weights.items():
         np.testing.assert_array_equal(array, whole[name])
-    assert row.experiment.data.dir == ""
+    config = read_json(entry_of(zoo) / "config.json", "")
+    assert (config["data_dir"], config["experiment"]["data"]["dir"]) == ("", "")
+    card = (entry_of(zoo) / "MODEL_CARD.md").read_text()
+    assert row.state_sha256 in card
+    assert "License of the weights" in card
 
 
 @pytest.mark.long
@@ -74,13 +83,51 @@ def test_an_entry_is_listed_evaluated_like_its_run_and_starts_another_training(
     assert "started from zoo:smoke-resnet8; new are none" in ended.out, ended
 
 
-def test_all_entries_of_a_clone_are_listed_with_their_whole_names(tmp_path: Path):
-    shown = paceline_here("zoo", cwd=tmp_path).out.splitlines()
-    root = Path(__file__).parents[2]
-    files = [*root.glob("zoo/*/zoo.json"), *root.glob("src/paceline/zoo/*/zoo.json")]
-    names = {file.parent.name for file in files}
-    assert len(names) >= 12
-    assert {line.split()[0] for line in shown[1:]} == names | {"smoke-resnet8"}
+@pytest.fixture
+def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Json]:
+    """The folder of an archive of an entry that is in no package, and its row."""
+    entry = tmp_path / "made" / "far-away"
+    shutil.copytree(PACKAGE / "shapes-resnet8", entry)
+    write_json(entry / "zoo.json", sealed(read_json(entry / "zoo.json", "") | {"name": entry.name}))
+    package, out = tmp_path / "package", tmp_path / "out"
+    package.mkdir()
+    row = pack(entry, out)
+    write_json(package / ARCHIVES, {entry.name: row})
+    monkeypatch.setattr(zoo_module, "PACKAGE", package)
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    return out, row
+
+
+def test_an_archive_has_the_same_bytes_each_time(packed: tuple[Path, Json], tmp_path: Path):
+    assert pack(tmp_path / "made" / "far-away", tmp_path / "again") == packed[1]
+
+
+@pytest.mark.parametrize("address", [str, Path.as_uri])
+def test_an_entry_is_fetched_checked_and_used(
+    address: Callable[[Path], str], packed: tuple[Path, Json], tmp_path: Path
+):
+    listed = paceline_here("zoo", cwd=tmp_path).out
+    assert re.search(r"far-away +936 +0\.9702 +0\.\d MB +fetch", listed), listed
+    refused = paceline_here("eval", "zoo:far-away", cwd=tmp_path)
+    assert "fetch it with `paceline zoo fetch far-away FROM`" in refused.err
+    fetched = paceline_here("zoo", "fetch", "far-away", address(packed[0]), cwd=tmp_path)
+    assert fetched.code == 0, fetched
+    assert fetched.out == "ready: zoo:far-away\n"
+    assert existing_run("zoo:far-away").read_result()["state_sha256"].startswith("8a62874f")
+    assert re.search(r"far-away .* here", paceline_here("zoo", cwd=tmp_path).out)
+    again = paceline_here("zoo", "fetch", "zoo:far-away", "/nowhere", cwd=tmp_path)
+    assert again.code == 0, again
+
+
+def test_a_changed_archive_is_refused_and_leaves_nothing(packed: tuple[Path, Json], tmp_path: Path):
+    (archive,) = packed[0].iterdir()
+    archive.write_bytes(archive.read_bytes().replace(b"shapes", b"sharks"))
+    ended = paceline_here("zoo", "fetch", "far-away", str(packed[0]), cwd=tmp_path)
+    assert ended.code == 2
+    assert "not the published" in ended.err
+    assert list((tmp_path / "cache" / "zoo").iterdir()) == []
+    ended = paceline_here("zoo", "fetch", "far-awa", "/nowhere", cwd=tmp_path)
+    assert "did you mean 'far-away'" in ended.err
 
 
 def test_an_unknown_entry_is_an_error_with_the_nearest_name():

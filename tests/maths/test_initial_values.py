@@ -97,7 +97,7 @@ def test_weights_of_another_kind_of_model_are_refused(tmp_path):
         tmp_path / "old.keras"
     )
     template = build_template(a_model(5, seed=2))
-    with pytest.raises(UserError, match="same kind of model"):
+    with pytest.raises(UserError, match="same architecture"):
         started(tmp_path / "old.keras", template, State(0, template.initial()))
 
 

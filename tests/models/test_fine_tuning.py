@@ -165,7 +165,7 @@ def test_without_network_one_line_says_which_file_to_put_where(cached: Path) -> 
         (("--scaling.method", "application"), "the model is not from keras.applications"),
         (("--model.build", "keras:VGG16", "--model.outputs", "probabilities"), "head of logits"),
         (("--model.build", "keras:VGG16"), "keras:VGG16 cannot be built: Input size must be"),
-        (("--model.freeze", "stemm"), "no layer is called stemm or begins so; did you mean 'stem_"),
+        (("--model.freeze", "stemm"), "name matches or starts with stemm; did you mean 'stem_"),
         (("--model.freeze", "stage2..stem"), "stage2 comes after stem in the model"),
         (("--model.freeze", "*"), "model.freeze * leaves nothing to train"),
     ],

@@ -80,10 +80,10 @@ def evaluate(
     Args:
         run: Folder of the run, its name in runs/, or the Result of `train`.
         checkpoint: "best", "last" or a step.
-        data_dir: Folder where the data is now. Empty means where the training found it.
+        data_dir: Current folder of the data. Default: the folder that training used.
         split: "test" or "validation".
         views: "mirror" or "shifts" averages the outputs over several versions of each image.
-        trust_code: Whether to run code of your own that the run names. Not needed for a Result.
+        trust_code: Whether to run your own code that the run names. Not needed for a Result.
 
     Example:
         paceline.evaluate("runs/smoke-1a2b3c4d", checkpoint="last").accuracy
@@ -118,11 +118,11 @@ def predict(
         run: Folder of the run, its name in runs/, or the Result of `train`.
         pictures: Image files, folders or globs, arrays (uint8, or floats from 0 to 1) or images of
             PIL; one or several. If a file is not an image, its prediction has an error instead of
-            classes. The file of an array is its number, from 0.
+            classes. For arrays, `file` is the number of the image, from 0.
         checkpoint: "best", "last" or a step.
         top: Number of classes for each image, the most probable first.
         views: "mirror" or "shifts" averages the outputs over several versions of each image.
-        trust_code: Whether to run code of your own that the run names. Not needed for a Result.
+        trust_code: Whether to run your own code that the run names. Not needed for a Result.
 
     Example:
         for prediction in paceline.predict("runs/smoke-1a2b3c4d", "photos/*.jpg", top=1):
@@ -183,11 +183,11 @@ def export(
     Args:
         run: Folder of the run, its name in runs/, or the Result of `train`.
         out: File to write, or folder for a SavedModel.
-        to: "keras", "savedmodel", "onnx", "tflite" or "safetensors"; by default, what `out`
-            ends in.
+        to: "keras", "savedmodel", "onnx", "tflite" or "safetensors"; by default, the extension of
+            `out` decides.
         checkpoint: "best", "last" or a step.
         force: Whether to replace `out` if it exists.
-        trust_code: Whether to run code of your own that the run names. Not needed for a Result.
+        trust_code: Whether to run your own code that the run names. Not needed for a Result.
         quantize: "int8" writes 8-bit weights and activations (only tflite).
         data_dir: Folder where the training images are now, for int8.
 

@@ -1,7 +1,6 @@
 """The progress of a training: a live bar and a table on a terminal, lines `key=value` elsewhere.
 
-It shows the messages that come from the chief (`paceline.messages`). It neither trains nor reads
-files.
+It shows messages of the chief (`paceline.messages`). It neither trains nor reads files.
 """
 
 from __future__ import annotations

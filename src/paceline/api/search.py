@@ -31,8 +31,7 @@ def search(
 ) -> SearchResult:
     """Search for good settings of an experiment on Ray, or continue an unfinished search.
 
-    The validation split decides, so data.validation must be above 0. By default, each trial is one
-    worker with one CPU.
+    The validation split decides: data.validation must be above 0. A trial uses one CPU by default.
 
     Args:
         over: Settings to vary, such as {"schedule.rate": "0.05..0.8:log", "seed": [1, 2]}.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a training. A notebook shows it with its curves.
+    """The result of a training. In a notebook, it shows its curves.
 
     `evaluate`, `predict`, `export`, `report` and `load` take it in place of the name of a run.
     """
@@ -144,7 +144,7 @@ def own_settings(
     elif data is not None:
         settings |= {"data.source": "arrays", "data.dir": _save_arrays(data, test, classes)}
     if (test is not None or classes is not None) and settings.get("data.source") != "arrays":
-        raise UserError("test and classes are for data that is given as images and labels")
+        raise UserError("test and classes need data=(images, labels)")
     if isinstance(model, Mapping):
         settings |= {f"model.{name}": value for name, value in model.items()}
     elif isinstance(model, str):

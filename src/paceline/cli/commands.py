@@ -25,6 +25,7 @@ COMMANDS = {
     "report": "runs:WriteReport",
     "runs": "runs:ListRuns",
     "zoo": "runs:ListZoo",
+    "zoo fetch": "runs:FetchEntry",
     "verify": "proof:Verify",
     "diff": "proof:Diff",
     "reproduce": "proof:Reproduce",

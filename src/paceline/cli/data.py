@@ -43,7 +43,7 @@ class _DataFlags:
     dir: DataFolder
     """Folder of the data set."""
     split: SplitShare = 0.0
-    """Share of the images that becomes the test split, if there is no folder for it."""
+    """Share of the images to use as the test split, if there is no test folder."""
     records: Records = field(default_factory=Records)
 
 
@@ -90,11 +90,11 @@ class Convert:
     out: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """Folder for the TFRecords. An interrupted conversion continues."""
     split: SplitShare = 0.0
-    """Share of one folder of classes that becomes the validation split, from 0 to 1."""
+    """Share of the images for the validation split, 0 to 1, if there is one folder of classes."""
     shards: int = 0
-    """Number of training shards. 0 chooses by the number of images."""
+    """Number of training shards. 0 chooses the number from the number of images."""
     processes: int = 0
-    """Number of processes. 0 means as many as there are cores."""
+    """Number of processes. 0 uses one per core."""
     first_label: Literal[0, 1] = 0
     """Label of the first class. Tools for ImageNet expect 1."""
 

@@ -30,8 +30,8 @@ class _ReplayFlags:
 class Verify(_ReplayFlags):
     """Train random pieces of a run again and compare all digests: paceline verify RUN
 
-    The exit code is 0 if all is equal, 1 if something differs, 2 if the run cannot be checked. A
-    check that was interrupted continues where it was.
+    The exit code is 0 if all is equal, 1 if something differs, 2 if the run cannot be checked. An
+    interrupted check continues where it stopped.
 
     Example: paceline verify runs/cifar10-fast-1a2b3c4d --share 0.02 --workers 2
     """
@@ -45,7 +45,7 @@ class Verify(_ReplayFlags):
     seed: int = 0
     """Chooses the pieces."""
     follow: bool = False
-    """Check while others train the run, which need not exist yet; end with it."""
+    """Check a run while it trains, until it ends. The run need not exist yet."""
 
     def __call__(self) -> int:
         from paceline.extras.proof.follow import follow
@@ -67,10 +67,9 @@ class Verify(_ReplayFlags):
 
 @dataclass(frozen=True, kw_only=True)
 class Diff(_ReplayFlags):
-    """Compare two runs: where they part, and what differs between them: paceline diff RUN RUN
+    """Compare two runs, and find the step where they diverge: paceline diff RUN RUN
 
-    The exit code is 0 if they are equal as far as both have recorded digests, 1 if they differ, 2
-    if they cannot be compared.
+    Exit code 0: all digests that both recorded are equal. 1: they differ. 2: nothing to compare.
 
     Example: paceline diff runs/one s3://bucket/runs/two --replay
     """
@@ -78,8 +77,8 @@ class Diff(_ReplayFlags):
     runs: RunNames
     """Two run folders, names of runs in runs/, URLs or zoo:NAME."""
     replay: bool = False
-    """Train both again from the last common checkpoint to where they part, and list the tensors
-    that differ."""
+    """Train both again from their last common checkpoint to the step where they diverge, and list
+    the tensors that differ."""
 
     def __call__(self) -> int:
         from paceline.extras.proof.compare import compare, replay_both
@@ -108,8 +107,8 @@ class Diff(_ReplayFlags):
 class Reproduce:
     """Train an entry of the zoo again and compare the digest: paceline reproduce NAME [--steps N]
 
-    It is `paceline verify zoo:NAME`. The exit code is 0 if the digest is the same, otherwise 1. Any
-    CPU will do.
+    This is the same as `paceline verify zoo:NAME`. The exit code is 0 if the digest is the same,
+    otherwise 1. Any CPU will do.
 
     Example: paceline reproduce cifar10-resnet20 --steps 20 --data.dir data
     """
@@ -117,7 +116,7 @@ class Reproduce:
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
     """Name of the entry."""
     steps: int = 0
-    """Number of steps to train: that of the entry's row. 0 trains to the end."""
+    """Number of steps to train, as the entry records it. 0 trains to the end."""
     data: DataFlags = field(default_factory=DataFlags)
 
     def __call__(self) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class DataFlags:
     dir: str = ""
-    """Folder where the data is now. Empty means where the training found it."""
+    """Current folder of the data. Default: the folder that training used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,9 +106,9 @@ def _print_classes(found: Json) -> None:
 class Predict(ViewFlags):
     """Predict the classes of images: paceline predict RUN IMAGE|FOLDER|GLOB ...
 
-    The images can have any size and any usual format; they are prepared as in the training. A file
-    that is not an image is reported and skipped, and the exit code is then 1. An ONNX file that
-    `paceline export` wrote can take the place of RUN: it answers faster, without TensorFlow.
+    Images can have any size and any common format. They are preprocessed as in training. A file
+    that is not an image is reported and skipped, and the exit code is then 1. Instead of RUN, you
+    can pass an ONNX file that `paceline export` wrote. It answers faster and needs no TensorFlow.
 
     Example: paceline predict runs/cifar10-fast-1a2b3c4d cat.jpg photos/ 'more/*.png' --json
     """
@@ -193,10 +193,9 @@ def listening(what: str) -> Iterator[Send]:
 class Export(RunFlags):
     """Export the model of a run, with its class names: paceline export RUN OUT
 
-    keras, savedmodel, onnx and tflite are used without Paceline, contain the preprocessing and
-    return probabilities: a SavedModel takes JPEG or PNG files, onnx 8-bit images of any size, keras
-    and tflite pixels. safetensors contains only the weights. Every export describes its
-    preprocessing.
+    keras, savedmodel, onnx and tflite do not need Paceline, contain preprocessing and return
+    probabilities. A SavedModel takes JPEG or PNG files, onnx takes 8-bit images of any size, and
+    keras and tflite take pixels. safetensors contains only weights. All describe preprocessing.
 
     Example: paceline export runs/shapes-6d2c1f04 model.onnx
     """
@@ -204,7 +203,7 @@ class Export(RunFlags):
     out: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """File to write, or folder for a SavedModel."""
     to: Literal["", "keras", "savedmodel", "onnx", "tflite", "safetensors"] = ""
-    """Format to write. Empty means the one of the ending of OUT; without an ending, savedmodel."""
+    """Format to write. Default: the format of OUT's extension, or savedmodel without one."""
     force: bool = False
     """Replace OUT if it exists."""
     quantize: Quantize = ""

@@ -57,10 +57,10 @@ class ListRuns:
 
 @dataclass(frozen=True)
 class WriteReport:
-    """Write one self-contained page about one or several runs: paceline report RUN... -o FILE
+    """Write a self-contained HTML page about one or several runs: paceline report RUN... -o FILE
 
-    The page has the curves, the classes that the model confuses, its worst mistakes, and what
-    differs between the runs.
+    The page shows curves, the classes that the model confuses, its worst mistakes, and the
+    differences between the runs.
 
     Example: paceline report runs/shapes-6d2c1f04 runs/shapes-41b6c3aa -o report.html
     """
@@ -88,17 +88,43 @@ class WriteReport:
 class ListZoo:
     """List the trained models available as zoo:NAME: paceline zoo
 
+    `paceline zoo fetch` brings the models that are not on this machine yet.
+
     Example: paceline zoo
     """
 
     def __call__(self) -> int:
-        from paceline.extras.zoo import list_zoo
+        from paceline.extras.zoo import entries_here, list_zoo
 
-        rows = (
-            (r.name, f"{r.step:,}", shown(r.test_accuracy, ".4f"), r.state_sha256[:16], r.command)
-            for r in list_zoo()
-        )
-        print_table(("name", "steps", "accuracy", "digest<", "command<"), rows, whole=True)
+        headings = ("name", "steps", "accuracy", "size", "where<", "digest<", "command<")
+        rows, here = [], entries_here()
+        for row in list_zoo():
+            accuracy, size = shown(row.test_accuracy, ".4f"), f"{row.bytes / 1e6:.1f} MB"
+            where, digest = "here" if row.name in here else "fetch", row.state_sha256[:16]
+            rows.append((row.name, f"{row.step:,}", accuracy, size, where, digest, row.command))
+        print_table(headings, rows, whole=True)
+        return 0
+
+
+@dataclass(frozen=True)
+class FetchEntry:
+    """Bring a trained model to this machine: paceline zoo fetch NAME FROM
+
+    Archives of the models belong to each release. Their digests are checked.
+
+    Example: paceline zoo fetch cifar10-speedrun downloads
+    """
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    """Name of the entry, as `paceline zoo` lists it."""
+    origin: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FROM")]
+    """Folder or URL that contains the archives of the release."""
+
+    def __call__(self) -> int:
+        from paceline.extras.zoo import PREFIX, fetch_entry
+
+        folder = fetch_entry(self.name, self.origin)
+        print(f"ready: {PREFIX}{folder.name}")
         return 0
 
 
@@ -130,7 +156,7 @@ class SparkScript:
 class Doctor:
     """Check this machine and report what is good, slow or broken: paceline doctor
 
-    Each line says what to do. The exit code is 1 if something is broken.
+    Each line tells you what to do. The exit code is 1 if something is broken.
 
     Example: paceline doctor --run-dir /mnt/shared/runs
     """

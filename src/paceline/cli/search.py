@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Search:
     """Search for good settings of a recipe on Ray: paceline search [RECIPE] --over NAME=VALUES ...
 
-    Each trial is a normal run in the folder of the search. The validation split decides. The same
-    command continues a search that was stopped or killed.
+    Each trial is a normal run in the search folder. Trials are compared on the validation split.
+    The same command continues a search that was stopped or killed.
 
     Example: paceline search smoke --data.validation 48 --over schedule.rate=0.01..0.5:log
     """

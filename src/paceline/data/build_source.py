@@ -1,7 +1,6 @@
 """Data sources by name: a table, imported lazily, and the user's own through `data.build`.
 
-TensorFlow is imported only when a source is built, so that `fetch`, `save_arrays` and `detect` run
-without it.
+TensorFlow is imported only to build a source: `fetch`, `save_arrays` and `detect` do without it.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ NOTED = Records()
 
 
 def build_source(data: Data, records: Records = NOTED) -> Source:
-    """Return the source that `data.build` or else `data.source` names. A remote folder is copied
-    into the cache first."""
+    """Return the source that `data.build` or else `data.source` names; cache a remote folder."""
     if is_remote(data.dir):
         data = dataclasses.replace(data, dir=local_folder(data.dir))
     if data.build:

@@ -1,7 +1,6 @@
 """Which examples a step sees: a function from (seed, step, replica) to indices, in TensorFlow ops.
 
-There is no stream and no buffer: any worker can compute any replica's slice of any step, and
-resuming is arithmetic.
+There is no stream and no buffer: any worker can compute any replica's slice of any step.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ def slice_indices(
 def order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
     """Return the order in which an epoch of training sees its examples, as indices.
 
-    Step k of the epoch takes the k-th global batch of them; each replica takes its part of it in
-    turn. The last examples, which do not fill a batch, are left out.
+    Step k of the epoch uses the k-th global batch, and the replicas use consecutive parts of it.
+    The last examples are left out if they do not fill a batch.
 
     Args:
         num_examples: Number of training examples.

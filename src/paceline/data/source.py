@@ -1,5 +1,4 @@
-"""What a data set is to the rest of the program: sizes, class names and a function from indices to
-examples.
+"""What a data set is to the program: sizes, class names and a function from indices to examples.
 
 A source never shuffles, slices or augments; `order` and `augment` do. `read` is made of TensorFlow
 ops only, because it runs inside compiled steps, and on parameter servers in a different process
@@ -40,8 +39,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Source:
-    """A training and a test split with their class names; `image_shape` is None if images are
-    encoded, in any size."""
+    """A training and a test split with class names; `image_shape` is None for encoded images."""
 
     train: Split
     test: Split
@@ -69,8 +67,7 @@ def hold_out(source: Source, validation: int) -> tuple[Split, Split | None]:
     """Return the training split in two parts, the second with `validation` examples, or the
     training split and the data set's own validation split.
 
-    A fixed permutation decides, so that data sorted by class are divided evenly. With 0, the second
-    part is None.
+    A fixed permutation divides data sorted by class evenly. With 0, the second part is None.
     """
     whole, size = source.train, source.train.size
     if validation == 0 or source.validation:

@@ -41,8 +41,7 @@ def check_source(source: object, spec: str) -> Source:
 
 
 def _check_examples(source: Source, split: Split, what: str) -> list[bytes]:
-    """Read some examples from the first to the last, compiled as in training; return their
-    bytes."""
+    """Read some examples, first and last among them, compiled as in training; return bytes."""
     chosen = spread(split.size)
     try:
         raw, labels = tf.function(split.read)(tf.constant(chosen, tf.int64))

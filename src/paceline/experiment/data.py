@@ -27,15 +27,15 @@ class Data:
     """Folder of the data set, for sources that read files. For CIFAR, a pattern such as
     'DIR/data_batch_[1-4]*' takes only these training files."""
     test: str = ""
-    """File with the test images of CIFAR, if it is not the one of the folder."""
+    """File with CIFAR's test images, if not the one in the folder."""
     build: str = ""
     """Your own source, as package.module:function or file.py:function. The function takes this Data
     and returns a paceline.Source."""
     validation: Annotated[int, Range(0)] = 0
     """Number of training examples to hold out for choosing the best checkpoint, if the data has no
-    validation split of its own. 0 disables."""
+    validation split. 0 disables."""
     split: float = 0.0
-    """Share of the images that becomes the test split, if the folder has no test split of its own.
+    """Share of the images that becomes the test split, if the folder has no test split.
     The same images are chosen every time."""
     skip_bad: bool = False
     """Leave out damaged images and records, the same ones on every worker, instead of stopping.
@@ -53,16 +53,16 @@ class Records:
     """How TFRecords and Parquet are read."""
 
     image_key: str = ""
-    """Feature or column with the image. Default: as the conversion noted, or image/encoded."""
+    """Feature or column with the image. Default: the conversion's, or else image/encoded."""
     label_key: str = ""
-    """Feature or column with the label. Default: as noted, otherwise image/class/label."""
+    """Feature or column with the label. Default: the conversion's, or else image/class/label."""
     first_label: Annotated[int, Range(-1, 1)] = -1
-    """Label of the first class, 0 or 1. -1 uses what the conversion noted, otherwise 0."""
+    """Label of the first class, 0 or 1. -1 uses the conversion's, or else 0."""
     raw_shape: Annotated[tuple[int, ...], Range(1, MOST)] = ()
     """Height, width and channels of images that are stored as plain bytes, such as 32 32 3.
-    Default: as noted by the conversion."""
+    Default: the conversion's."""
     raw_order: Literal["", "channels_last", "channels_first"] = ""
-    """Order of plain bytes. Default: as noted by the conversion, otherwise channels_last."""
+    """Order of plain bytes. Default: the conversion's, or else channels_last."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,13 @@ class Augmentation:
     evaluation). Larger than the image pads it. 0 uses the image size."""
     crop: Literal["area", "short-side"] = "area"
     """Random crop of encoded training images. area: a random share of the area with an aspect ratio
-    of 3/4 to 4/3. short-side: a square, after the short side was resized to 256/224 to 512/224 of
-    the image size. Evaluation takes the central square after resizing the short side to 256/224."""
+    of 3/4 to 4/3. short-side: resize the short side to a random length (256/224 to 512/224 of the
+    image size), then cut out a square. Evaluation resizes to 256/224 and takes the center."""
     crop_area_min: Annotated[float, Range(0, 1, excludes_lowest=True)] = 0.08
     """Smallest share of an image's area that a training crop takes (crop area)."""
     sizes: Annotated[tuple[int, ...], Range(1, 2**14)] = ()
     """Image sizes in pixels of the first epochs of training, such as 16 20. Images are resized
-    before they are augmented. The model must accept images of any size. Evaluation and later epochs
-    use the usual size."""
+    before they are augmented. The model must accept any size. Later epochs use the usual size."""
     size_epochs: Annotated[tuple[float, ...], Range(0, excludes_lowest=True)] = ()
     """Epoch at which each of `sizes` ends, such as 1 2.5."""
     flip: bool = False
@@ -103,8 +102,8 @@ class Augmentation:
     hue: Annotated[float, Range(0, 0.5)] = 0.0
     """Random hue shift, as a fraction of the color wheel (0 to 0.5). 0 disables."""
     rand_augment: Annotated[int, Range(0, 20)] = 0
-    """Number of random changes to each training image (RandAugment): rotations, shifts, contrast
-    and so on, each drawn from 14. 0 disables."""
+    """Number of random changes to each training image (RandAugment), each chosen from 14 kinds,
+    such as rotation, shift and contrast. 0 disables."""
     rand_magnitude: Annotated[float, Range(0, 10)] = 9.0
     """Strength of the changes of rand-augment, 0 to 10."""
     random_erasing: Share = 0.0

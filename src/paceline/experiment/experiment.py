@@ -36,7 +36,7 @@ MOVABLE = ("data.dir", "data.test", "kernels")
 
 @dataclass(frozen=True)
 class Experiment:
-    """All that decides the numbers. The same experiment gives the same bits in every place."""
+    """Everything that determines the numbers, and so the bits of the result, in every place."""
 
     data: Data = field(default_factory=Data)
     records: Records = field(default_factory=Records)
@@ -60,14 +60,14 @@ class Experiment:
     least the number of workers; one per core or GPU is fastest, more are computed in turns
     (gradient accumulation). Changes the result."""
     threads_per_replica: Annotated[int, Range(1, 4096)] = 1
-    """Threads per operation. Above 1, replicas run one after another. Changes the result."""
+    """Threads per operation. If above 1, replicas run one after another. Changes the result."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Arithmetic of the layers; the state is always float32. float16, for GPUs, scales the loss so
     that small gradients are not lost."""
     kernels: Literal["auto", "own", "tensorflow"] = "auto"
     """What computes convolutions and BatchNorm on CPUs. own: Paceline's kernels (float32), up to
-    twice as fast; tensorflow: TensorFlow's; auto: own where they can be used. The choice decides
-    the bits: it is stored in the run and compared between workers."""
+    twice as fast; tensorflow: TensorFlow's; auto: own where they can be used. The choice changes
+    the bits, so the run stores it and workers compare it."""
     evaluate_every: Annotated[float, Range(0)] = 1.0
     """Epochs between evaluations; 0 evaluates only at the end."""
     save_every: Annotated[float, Range(0)] = 1.0
@@ -99,10 +99,9 @@ class Experiment:
         return from_json(Experiment, values)
 
     def changes_to(self, new: Experiment) -> list[str]:
-        """Return what differs in a different experiment, as lines `field: old -> new`.
+        """Return how another experiment differs, as lines `field: old -> new`.
 
-        `MOVABLE` fields are left out: the run folder compares the data themselves, and the kernels
-        that are really used.
+        `MOVABLE` fields are left out: the run folder compares the data and the kernels in use.
         """
         return diff(self.to_json(), new.to_json(), ignore=MOVABLE)
 
@@ -135,13 +134,13 @@ def _check_training(e: Experiment) -> None:
         )
     if e.precision == "float16" and method != "gradients":
         raise UserError(
-            f"precision float16 is for sync.method gradients, not {method}: all replicas share one "
-            "loss scale; use bfloat16 or float32"
+            f"precision float16 only works with sync.method gradients, not {method}: all replicas "
+            "share one loss scale; use bfloat16 or float32"
         )
     if staleness != -1 and method != "async":
         raise UserError(
-            f"sync.max-staleness is {staleness} with sync.method {method}; it is for sync.method "
-            "async only"
+            f"sync.max-staleness is {staleness} with sync.method {method}; it only works with "
+            "sync.method async"
         )
     if len(boundaries) != len(factors) or list(boundaries) != sorted(boundaries):
         raise UserError(

@@ -30,20 +30,19 @@ class Model:
 
     build: str = ""
     """Your own Keras model, as package.module:function or file.py:function. The function is called
-    with image_shape and num_classes. A .keras file is a model with the weights to start from,
-    keras:NAME a model of keras.applications with a new head."""
+    with image_shape and num_classes. A .keras file provides the model and its initial weights.
+    keras:NAME is a keras.applications model with a new head."""
     layout: Literal["cifar", "imagenet", "speedrun"] = "cifar"
     """cifar: a 3x3 convolution and three stages, for small images. imagenet: a 7x7 convolution with
     stride 2, max-pooling and four stages. speedrun: not a ResNet but six 3x3 convolutions with
     max-pooling after a 2x2 convolution, for short runs on small images."""
     depth: Annotated[int, Range(1, 4096)] = 20
-    """Layers. cifar: 6n+2, or 9n+2 with bottlenecks; imagenet: 18, 34, 50, 101, 152 or 200."""
+    """Number of layers. cifar: 6n+2 (bottlenecks 9n+2); imagenet: 18, 34, 50, 101, 152 or 200."""
     version: Literal["v1", "v1.5", "v2"] = "v1"
-    """v1: He et al. 2015. v1.5: bottlenecks of imagenet have their stride on the 3x3 convolution,
-    not on the first 1x1 (those of cifar always do). v2: pre-activation, He et al. 2016."""
+    """v1: He et al. 2015. v1.5: imagenet bottlenecks have their stride on the 3x3 convolution
+    instead of the first 1x1 (cifar bottlenecks always do). v2: pre-activation, He et al. 2016."""
     block: Block = "basic"
-    """Convolutions of a block: basic has two 3x3, bottleneck 1x1, 3x3, 1x1. With layout imagenet,
-    the depth decides."""
+    """Convolutions in a block: two 3x3, or 1x1, 3x3, 1x1. Layout imagenet decides by depth."""
     shortcut: Literal["", "A", "A-pool", "B", "B-norm", "B-first"] = ""
     """Shortcut where a block changes shape. A: every second pixel, zero channels; A-pool: average
     pooling, zero channels; B: 1x1 convolution; B-norm: 1x1 convolution and BatchNorm; B-first: like
@@ -52,13 +51,13 @@ class Model:
     """Channels of the first stage, doubled in each later stage. speedrun has four times as many in
     the second and third stage. 0 uses 16 for cifar and 64 for imagenet and speedrun."""
     zero_gamma: bool = False
-    """Start each block as its shortcut: with scale 0 in its last BatchNorm (v1, v1.5)."""
+    """Initialize the scale of each block's last BatchNorm to 0 (v1, v1.5)."""
     norm_momentum: float = 0.9
     """BatchNorm momentum (Keras convention: weight of the old statistics)."""
     norm_epsilon: float = 1e-5
     """BatchNorm epsilon."""
     norm_scale: bool = True
-    """Whether BatchNorm has a trained scale besides its offset."""
+    """Whether BatchNorm has a trainable scale, in addition to its offset."""
     activation: Literal["relu", "silu", "gelu"] = "relu"
     """Activation after each BatchNorm. silu: z sigmoid(z); gelu: z sigmoid(1.702 z)."""
     leakiness: float = 0.0
@@ -66,8 +65,8 @@ class Model:
     initializer: Literal[
         "he_fan_out", "he_normal", "lecun_normal", "glorot_uniform", "identity"
     ] = "he_fan_out"
-    """Distribution of the initial weights of convolutions. identity: the first outputs are a copy
-    of the inputs, the others have uniform weights."""
+    """Distribution of the initial weights of convolutions. identity: the first outputs copy the
+    inputs, and the other outputs get uniform random weights."""
     whitening: Annotated[int, Range(0)] = 0
     """Initialize the first convolution to whiten patches, using this many training images. The
     layer must have 2 x patch-size filters (24 for 2x2x3). 0 disables."""

@@ -17,7 +17,7 @@ PartOfOne = Annotated[float, Range(0, 1, excludes_highest=True)]
 
 @dataclass(frozen=True)
 class Group:
-    """The weights whose name fits `pattern`. If several groups fit a weight, the first is used.
+    """Settings for weights whose names match `pattern`. If several groups match, the first is used.
 
     None uses the optimizer's setting.
     """
@@ -48,7 +48,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """How the mean gradient changes the weights."""
+    """The optimizer: how the mean gradient changes the weights."""
 
     name: Literal["sgd", "adamw"] = "sgd"
     """Update rule."""
@@ -61,9 +61,9 @@ class Optimizer:
     epsilon: float = 1e-8
     """Epsilon added to the denominator (adamw)."""
     weight_decay: float = 1e-4
-    """Weight decay; added to the gradient, in adamw decoupled from it."""
+    """Weight decay. It is added to the gradient; with adamw, it is decoupled."""
     decay: Literal["kernels", "kernels-and-bias", "all"] = "kernels"
-    """Weights that decay: kernels, kernels and biases (not those of BatchNorm), or all."""
+    """Which weights decay: only kernels, kernels and biases (except BatchNorm's), or all."""
     clip_norm: Annotated[float, Range(0, math.inf)] = 0.0
     """Clip the mean gradient to this norm. 0 disables."""
     groups: tuple[Group, ...] = ()
@@ -73,10 +73,10 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Loss:
-    """What training minimizes: the cross-entropy, with these changes."""
+    """The loss: cross-entropy, with these options."""
 
     label_smoothing: PartOfOne = 0.0
-    """Share of each training label that is spread over all classes. 0 disables."""
+    """Label smoothing: share of each training label that is spread over all classes. 0 disables."""
     class_weights: Annotated[tuple[float, ...] | Literal["balanced"], Range(0)] = ()
     """Per-class loss weights, in class order, or balanced: computed from the training data, so that
     all classes have the same total weight. Default: all are 1."""
@@ -103,7 +103,7 @@ class Schedule:
     rate: Annotated[float, Range(0, math.inf)] = 0.1
     """Highest learning rate."""
     boundaries: tuple[float, ...] = ()
-    """Epochs at which the schedule `steps` changes to the next factor."""
+    """Epochs at which the schedule `steps` switches to the next factor."""
     factors: tuple[float, ...] = ()
     """Learning-rate multipliers after each boundary (schedule `steps`)."""
     warmup: Annotated[float | str, Range(0)] = 0.0
@@ -119,12 +119,12 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Sync:
-    """What replicas share, and how often."""
+    """How replicas are averaged, and how often."""
 
     method: Literal["gradients", "weights", "async"] = "gradients"
     """gradients: every step applies the mean gradient. weights: each replica trains alone for
-    `every` steps, then all state is averaged. async: each replica's gradient is applied when it
-    arrives, with 1/replicas of the rate (parameter servers only)."""
+    `every` steps, then the complete state is averaged. async: each replica's gradient is applied
+    when it arrives, with 1/replicas of the rate (parameter servers only)."""
     every: Annotated[int, Range(1, 10**6)] = 10
     """Steps between two averages (method weights)."""
     max_staleness: Annotated[int, Range(-1)] = -1
@@ -133,15 +133,15 @@ class Sync:
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """Ending the training when the validation split no longer improves."""
+    """Early stopping: end the training when the validation split no longer improves."""
 
     patience: Annotated[int, Range(0, 10**6)] = 0
-    """Number of evaluations without an improvement after which training ends as finished. It needs
-    a validation split (data.validation). 0 disables."""
+    """Stop after this many evaluations without an improvement. This needs a validation split
+    (data.validation). 0 disables."""
     metric: Literal["accuracy", "loss"] = "accuracy"
     """What must improve on the validation split."""
     min_delta: Annotated[float, Range(0)] = 0.0
-    """Smallest change that counts as an improvement."""
+    """Smallest change that is an improvement."""
 
 
 def groups_of(optimizer: Optimizer) -> tuple[Group, ...]:

@@ -103,8 +103,7 @@ def _interval(epochs: float, steps_per_epoch: int) -> int:
 class Phase:
     """Steps in which training images have one size and the same weights are trained.
 
-    A phase is compiled as a whole, so that what is frozen costs no gradient. It ends where the next
-    one begins.
+    A phase is compiled as a whole, so that frozen weights cost no gradient.
     """
 
     first: int

@@ -158,7 +158,7 @@ class _Evaluator:
         if different:
             raise UserError(
                 f"the evaluator's {what} differs from {self._folder.where}: "
-                f"{', '.join(different[:4])}; give it the chief's own settings"
+                f"{', '.join(different[:4])}; give it the chief's settings"
             )
 
     def _wait(self, what: str, sign: object = None) -> None:

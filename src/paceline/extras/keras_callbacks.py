@@ -45,11 +45,11 @@ class KerasCallbacks:
     evaluation, on_epoch_end(epoch, logs), on_train_end. Epochs count from 0. Hooks of single
     batches are not called, and callbacks that have them are refused.
 
-    `logs` has `loss` and `accuracy`, the means over the steps of the epoch (after a resume, over
-    those that were left), `learning_rate` of its last step, and after an evaluation in the epoch
-    `val_loss`, `val_accuracy` and `val_top5`, of the validation split or else of the test split.
+    `logs` contains `loss` and `accuracy` (means over the epoch; after a resume, over its remaining
+    steps), `learning_rate` (of the last step), and after an evaluation `val_loss`, `val_accuracy`
+    and `val_top5` (of the validation split, or of the test split if there is none).
 
-    If a callback sets `model.stop_training`, the run stops as after an interruption.
+    If a callback sets `model.stop_training`, the run is interrupted.
 
     Args:
         callbacks: The callbacks, called in this order.

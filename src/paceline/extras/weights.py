@@ -20,9 +20,8 @@ from paceline.models.keras_graph import relative_names
 class Weights:
     """Get and set the weights of any Keras model, as a dictionary of copies or as one flat vector.
 
-    The model may be built later, before the first use. With `optimizer=True` the slots of the
-    compiled model's optimizer travel too, as optimizer/0 ...
-    """
+    The model may be built later, before the first use. With `optimizer=True`, the state of the
+    compiled model's optimizer is included, as optimizer/0 ..."""
 
     def __init__(self, model: keras.Model, optimizer: bool = False) -> None:
         if optimizer and getattr(model, "optimizer", None) is None:

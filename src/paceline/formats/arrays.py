@@ -135,7 +135,7 @@ def _with_numbers(
     numbers = {name: number for number, name in enumerate(names)}
     if unknown := sorted({*texts[0], *texts[1]} - set(numbers)):
         known = "a class name" if classes is not None else "a label of the train data"
-        raise UserError(f"the labels have {unknown[0]!r}, which is not {known}")
+        raise UserError(f"the labels contain {unknown[0]!r}, which is not {known}")
     found = [np.array([numbers[label] for label in each], np.int32) for each in texts]
     return (train[0], found[0]), test and (test[0], found[1]), names
 

@@ -74,8 +74,7 @@ class DataReport:
 
 
 class JobResult(NamedTuple):
-    """The labels of the good examples of a split, one line per problem, and the digests of images
-    with their names."""
+    """A split: labels of good examples, a line per problem, digests of images with their names."""
 
     split: str
     labels: Counter[int]

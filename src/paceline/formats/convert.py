@@ -89,7 +89,7 @@ def convert(
     elif kind == "pictures":
         plan = _plan_images(folder.resolve(), split, shards, first_label)
     else:
-        raise UserError(f"{folder} has {kind}, which training reads as it is: there is no need")
+        raise UserError(f"{folder} has {kind}, which training reads directly; do not convert it")
     if not is_remote(str(out)):
         return write(plan, Path(out).expanduser(), processes)
     target = cached("converted", str(out))
@@ -127,7 +127,9 @@ def _is_finished(out: Path, identity: str) -> bool:
             raise UserError(f"{out} has a conversion of different images or settings; {advice}")
         if not earlier:
             if out.exists() and any(entry.name[0] != "." for entry in out.iterdir()):
-                raise UserError(f"{out} is not empty and has no conversion; give a new folder")
+                raise UserError(
+                    f"{out} is not empty, and no conversion began there; give a new folder"
+                )
             settings.parent.mkdir(parents=True, exist_ok=True)
             write_json(settings, {"conversion": identity})
     return bool(notes)
@@ -144,7 +146,7 @@ def _write_shard(out: Path, encode: Callable[[Any], bytes], job: tuple[str, Sequ
                 rejected.append({"file": each.path, "shard": name, "reason": str(error)})
         if len(rejected) == len(examples):
             found = f"all {len(rejected)} images for {name} are bad, such as {rejected[0]}"
-            raise UserError(f"{found}; mend them, or give fewer shards")
+            raise UserError(f"{found}; fix them, or give fewer shards")
         write_json(out / WORK / f"{name}.json", {"rejected": rejected})
 
 

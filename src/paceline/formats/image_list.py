@@ -100,8 +100,7 @@ def inner_folder(folder: Path) -> Path:
 
 
 def contains_images(folder: Path) -> bool:
-    """Return whether a class folder in `folder` has an image, or any folder beside a table, by
-    names alone."""
+    """Return whether a class folder in `folder` (beside a table, any folder) names an image."""
     root = inner_folder(folder)
     place = root / name_splits(subfolders(root), root).get("train", "")
     if find_tables(root, place):

@@ -2,8 +2,7 @@
 
 It owns which columns have the images and labels, and the names of the classes. Parquet compresses
 its pages, so single images cannot be read from it. They are unpacked once, unchanged, as TFRecords
-in the cache, and every image is checked then. The rest is done by the source of TFRecords. pyarrow
-is an extra.
+in the cache, and every image is checked then. The rest is done by the source of TFRecords.
 """
 
 from __future__ import annotations

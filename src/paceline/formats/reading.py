@@ -43,8 +43,7 @@ def read_batch(
 ) -> Any:
     """Read the string at each place, and parse all together; if one is bad, fail with all `names`.
 
-    A name is the path of a file, or one of `record_names` or `range_names`. The tensors of the
-    result are [n, ...].
+    A name is a path, or one of `record_names` or `range_names`. The result's tensors are [n, ...].
     """
     import tensorflow as tf
 

@@ -114,8 +114,7 @@ def index_tar(inspect: bool, shard: Shard) -> ShardIndex:
 
 
 def _samples(shard: Shard) -> Iterator[tuple[str, Sample]]:
-    """Yield the files of each name, which follow one another; BadRecord where the tar is damaged,
-    which ends it."""
+    """Yield the files of each name, which follow one another; a damaged tar ends in BadRecord."""
 
     def key_of(member: tarfile.TarInfo) -> str:
         folder, name = os.path.split(member.name)

@@ -146,8 +146,7 @@ def uses_avx512_bf16() -> bool:
 
 @functools.cache
 def library_name(machine: str = platform.machine()) -> str:
-    """Return the file name of the library that fits these sources, this TensorFlow and a machine
-    type."""
+    """Return the name of the library for these sources, this TensorFlow and a machine type."""
     flags = (machine, CPU_NEEDS.get(machine), KERNEL_FLAGS, OPS_FLAGS)
     text = f"{tensorflow_version()} {flags} {sources_digest()}"
     return f"paceline-kernels-{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"

@@ -1,5 +1,4 @@
-"""Kernels that not every training needs: norms with fixed statistics (evaluation), and
-z sigmoid(alpha z)."""
+"""Kernels for some trainings only: norms with fixed statistics, and z sigmoid(alpha z)."""
 
 from __future__ import annotations
 

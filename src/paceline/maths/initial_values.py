@@ -43,7 +43,7 @@ def start_from(
     if len(new) > (count := len(pieces)) // 2:
         raise UserError(
             f"model.init-from {spec} fits only {count - len(new)} of {count} variables; {new[0]}, "
-            "for example, does not fit. It must be of the same kind of model"
+            "for example, does not fit. Use weights of the same architecture"
         )
     averages = dict(zip(evaluated_vectors(state.vectors), filled.values(), strict=True))
     return State(state.step, {**state.vectors, **averages, **filled}), new

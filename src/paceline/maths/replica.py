@@ -52,8 +52,7 @@ def add(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
 
 
 class Step(NamedTuple):
-    """What a replica computes: its part of a step. A named tuple can be an argument of a compiled
-    function."""
+    """A replica's part of a step. A named tuple can be an argument of a compiled function."""
 
     step: tf.Tensor
     replica: tf.Tensor

@@ -149,8 +149,7 @@ def orthogonal(gradient: tf.Tensor) -> tf.Tensor:
 
 
 def moving_averages(vectors: Vectors, new: Vectors, rates: Rates[tf.Tensor]) -> Vectors:
-    """Return the moving averages after a step that led to `new`; averaged weights need averaged
-    BatchNorm statistics."""
+    """Return the moving averages, of BatchNorm statistics too, after a step that led to `new`."""
     decay = number(rates.ema_decay)
     sources = {"ema": "params", AVERAGED_STATS: "stats"}
     return {

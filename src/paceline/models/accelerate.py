@@ -43,8 +43,7 @@ FIXED = {
     *("keras.InputLayer", "keras.Flatten", "keras.Reshape", "keras.Permute", "keras.Concatenate"),
     *("keras.Pad", "keras.ZeroPadding2D", "keras.Cropping2D", "keras.GetItem"),
 }
-"""Package and type of operations with the same bits on any CPU: of the kernels, or none that
-round."""
+"""Package and type of operations with the same bits on any CPU."""
 
 
 def computed_by_tensorflow(model: keras.Model) -> set[str]:

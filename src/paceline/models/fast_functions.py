@@ -1,5 +1,4 @@
-"""Stock layers without statistics, computed with Paceline's kernels: dense layers, pooling, sums
-and activations."""
+"""Layers without statistics, with Paceline's kernels: dense, pooling, sums and activations."""
 
 from __future__ import annotations
 

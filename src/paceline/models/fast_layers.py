@@ -118,8 +118,7 @@ class FastNorm(keras.layers.Layer):
     a (leaky) ReLU with this slope below zero.
 
     With `conv`, a convolution without bias comes first. Training computes the norm's statistics in
-    it, inference the whole norm. With `fork`, there are two outputs: the second is the input once
-    more, for the shortcut.
+    it, inference the whole norm. With `fork`, the second output is the input, for the shortcut.
     """
 
     def __init__(

@@ -48,8 +48,8 @@ def build_given(model: Model, image_shape: Shape, num_classes: int, seed: int) -
             built = keras.saving.load_model(file, compile=False, safe_mode=True)
         except (ValueError, TypeError, OSError) as error:
             raise UserError(
-                f"model.build {spec} cannot be loaded: {first_line(error)}; for layers of your "
-                "own, give a function that builds the model"
+                f"model.build {spec} cannot be loaded: {first_line(error)}; for your own "
+                "layers, give a function that builds the model"
             ) from error
     else:
         built = load_function(spec)(image_shape=image_shape, num_classes=num_classes)
@@ -118,7 +118,7 @@ def read_keras_file(file: str) -> dict[str, np.ndarray]:
     """Return the weights of a .keras file by variable name. It runs no code of the file."""
     if is_remote(file):
         raise UserError(
-            f"model.init-from is {file}; on remote storage it can be a run folder only: copy the "
+            f"model.init-from is {file}; on remote storage it can only be a run folder: copy the "
             ".keras file to this machine first"
         )
     if not Path(file).is_file():
@@ -221,5 +221,5 @@ def _indices(names: list[str], pattern: str) -> list[int]:
     found = [index for index, name in enumerate(names) if fits(name)]
     if not found:
         near = did_you_mean(pattern, names)
-        raise UserError(f"model.freeze: no layer is called {pattern} or begins so; {near}")
+        raise UserError(f"model.freeze: no layer name matches or starts with {pattern}; {near}")
     return found

@@ -21,8 +21,7 @@ from paceline.models.layers import FusedBatchNormalization, SigmoidGelu
 def build_resnet(
     model: Model, image_shape: tuple[int, int, int], num_classes: int, seed: int = 0
 ) -> keras.Model:
-    """Return a stem, stages of blocks that halve the image and double the channels, mean,
-    logits."""
+    """Return a stem, stages that halve the image and double the channels, mean, logits."""
     if model.layout == "imagenet":
         block, stages = IMAGENET_STAGES[model.depth]
         width, shortcut = model.width or 64, model.shortcut or "B-norm"

@@ -73,8 +73,7 @@ def _pass_warnings(run_dir: str, listen: Send, message: Message) -> None:
 
 
 def task_addresses(environment: Mapping[str, str]) -> list[str]:
-    """Return the address of each task, in the order of their numbers. Each step has its own port
-    range."""
+    """Return the address of each task, by number. Each step has its own port range."""
     nodes = environment["SLURM_STEP_NODELIST"]
     names = _show("hostnames", nodes).split()
     # through these addresses, Slurm itself reaches the nodes

@@ -53,8 +53,7 @@ def evaluate_run(
 ) -> Evaluation:
     """Evaluate a checkpoint of a run in this process.
 
-    Without views, the bits are those of training's own evaluation if this process has not used
-    TensorFlow before.
+    Without views, the bits are those of training's evaluation if TensorFlow was not used here.
     """
     experiment, split = with_data(run, request.data_dir), request.split
     if run.kernels() == "own" and (reason := why_unavailable()):

@@ -197,8 +197,7 @@ class Format:
     """The file must end in this."""
     is_folder: bool = False
     takes: str = ""
-    """What it takes, if that is not pixels of the model's size; and which part of the preprocessing
-    is inside."""
+    """What it takes, if not pixels of the model's size; which preprocessing is inside."""
     inside: str = "scale"
     count: str = "n"
     """How many images it takes at a time."""

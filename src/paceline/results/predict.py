@@ -1,5 +1,4 @@
-"""`paceline predict` and `load_predictor`: a run's model for images. Bytes of files in,
-probabilities out.
+"""`paceline predict` and `load_predictor`: a run's model, from bytes of files to probabilities.
 
 TensorFlow is imported by the functions only, after its settings are made.
 """
@@ -114,13 +113,12 @@ def _predict_files(predictor: Predictor, files: Sequence[str], top: int) -> list
 def load_predictor(
     run: str | Path, checkpoint: str = "best", trust_code: bool = False, views: Views = "none"
 ) -> Predictor:
-    """Load the model of a run from its best or last checkpoint, or from that of a step.
+    """Load the model of a run from its best checkpoint, its last one or that of a step.
 
     `best` is the last checkpoint if no validation split chose one. TensorFlow gets the settings
-    of the training, unless this process has used it before. A run with a model of its own needs
-    `trust_code`, because its config.json names the code. With `views` mirror or shifts, a
-    prediction is the mean over several versions of the image.
-    """
+    of the training, unless this process has used it before. A run with its own model code needs
+    `trust_code`. With `views` mirror or shifts, a prediction is the mean over several versions of
+    the image."""
     from PIL import Image
 
     # `find_fault` refuses images that are too large, with its own message

@@ -125,7 +125,7 @@ def load(run: str | Path, checkpoint: str = "best", trust_code: bool = False) ->
     Args:
         run: Folder of the run, its name in runs/, zoo:NAME, or the Result of `train`.
         checkpoint: "best", "last" or a step.
-        trust_code: Whether to run code of your own that the run names. Not needed for a Result.
+        trust_code: Whether to run your own code that the run names. Not needed for a Result.
 
     Returns:
         The Keras model.

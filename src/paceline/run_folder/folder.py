@@ -273,8 +273,7 @@ class RunFolder:
     def begun(self) -> Iterator[None]:
         """Make the folder for a command; remove it if a UserError comes before config.json.
 
-        A folder that the chief of another command has locked stays. A chief that comes later makes
-        it again.
+        A folder that another command's chief has locked stays. A later chief makes it again.
         """
         new = not os.path.exists(self.path)  # no error if the name is too long
         self.make()

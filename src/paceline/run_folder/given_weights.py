@@ -77,7 +77,7 @@ def newest_variables(
         for vector in reversed(vectors):
             found |= _of_vector(variables, vector)
         return found
-    raise UserError(f"there is no whole checkpoint in {folder}; train that run first")
+    raise UserError(f"there is no complete checkpoint in {folder}; train that run first")
 
 
 def _of_vector(variables: dict[str, Array], vector: str) -> dict[str, Array]:

@@ -1,7 +1,6 @@
 """Files on a disk: written completely or not at all, with retries and one-line errors.
 
-It also owns the checksum in the JSON files of a run. Which files a run folder contains belongs to
-`run_folder.folder`.
+It also owns the checksum in JSON files. `run_folder.folder` knows which files a run contains.
 """
 
 from __future__ import annotations

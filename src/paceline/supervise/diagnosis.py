@@ -1,5 +1,4 @@
-"""Finds the first cause of a failure: the worker that reports first is often not the one that
-failed first."""
+"""Finds the first cause of a failure: the first to report is often not the first that failed."""
 
 from __future__ import annotations
 

@@ -86,8 +86,7 @@ class WorkerGroup:
     def interrupt(self, number: int) -> None:
         """Let the workers save and exit; the second time, or before training began, kill them.
 
-        A SIGUSR1 announces a SIGTERM, which is then the first; a closed terminal and its shell
-        each send a SIGHUP.
+        A SIGUSR1 announces a SIGTERM. A closed terminal and its shell each send a SIGHUP.
         """
         self._signals.append(number)
         insists = len([each for each in self._signals if each not in FIRST]) > 1

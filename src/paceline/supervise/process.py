@@ -101,8 +101,7 @@ def start_process(
 ) -> tuple[subprocess.Popen[bytes], int]:
     """Start a worker in its own session, so that a Ctrl-C reaches only this process.
 
-    Return the process and the file descriptor of its messages. If `log` is a file descriptor, it is
-    closed here.
+    Return the process and the descriptor of its messages. A descriptor `log` is closed here.
     """
     reader, writer = os.pipe()
     with nullcontext(sys.stderr) if log is None else open(log, "ab", opener=run_file) as log_file:

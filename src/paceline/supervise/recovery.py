@@ -22,8 +22,7 @@ SAVE_S = 60.0
 def keep_newest(workers: Sequence[Worker], silent: Sequence[int], inbox: Inbox, lease: int) -> int:
     """Let the worker with the newest state save it; return its step, or -1.
 
-    `lease` is the number of the chief's lease: if the chief is lost, another command may have taken
-    over the run folder.
+    `lease` is the number of the chief's lease, which another command may have taken over.
     """
     cluster, is_alone = workers[0].job.cluster, len(workers) == 1
     if cluster.ps or (is_alone and not cluster.is_chief):  # then it does not see the run folder

@@ -55,7 +55,7 @@ def search_of(where: Path, **options: Any) -> SearchPlan:
         ("schedule.rate=-1..1", "; it must be 0 or more"),
         ("seed=1,2 --trials 3", "trials is 3, but over has only 2 different combinations"),
         ("schedule.rate=1,2 --trials -1", "trials is -1; it must be 0 to 10,000"),
-        ("seed=1,2 --on spark", "on is 'spark'; a search runs on Ray"),
+        ("seed=1,2 --on spark", "on is 'spark'; a search always runs on Ray"),
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_made(

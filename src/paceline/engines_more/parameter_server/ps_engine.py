@@ -80,6 +80,6 @@ def check_ops(core: Core) -> None:
     python = [node.op for node in [*graph.node, *functions] if "PyFunc" in node.op]
     if python:
         raise UserError(
-            f"the data are read by Python code ({python[0]}), which cannot be sent to the workers "
+            f"the data is read by Python code ({python[0]}), which cannot be sent to the workers "
             "of parameter servers; build the source of TensorFlow ops, or train without --ps"
         )

@@ -131,8 +131,8 @@ def ray_resnet32() -> Experiment:
 
 
 def estimator_resnet44() -> Experiment:
-    """The CIFAR-10 guide of TensorFlow's Estimators (2017): ResNet-44, x/128-1, decay on all
-    variables, 80,000 steps."""
+    """The CIFAR-10 guide of TensorFlow's Estimators (2017): ResNet-44, pixels scaled to x/128-1,
+    weight decay on all variables, 80,000 steps."""
     return Experiment(
         data=replace(_CIFAR10, validation=5_000),
         augment=_AUGMENT,

@@ -13,8 +13,8 @@ _CROPS = Augmentation(flip=True, crop_area_min=0.25)
 
 
 def imagenet_resnet50() -> Experiment:
-    """ResNet-50 v1.5 on ImageNet: warm-up of 5 epochs, a tenth of the rate at epochs 30, 60 and 80,
-    90 epochs; others report 0.76.
+    """ResNet-50 v1.5 on ImageNet: 90 epochs, warm-up of 5 epochs, rate divided by 10 at epochs 30,
+    60 and 80; others report 0.76.
 
     Not trained to its end by us: it needs GPUs. `--model.depth 101` works."""
     return Experiment(
@@ -74,8 +74,8 @@ def my_images() -> Experiment:
 
 
 def finetune() -> Experiment:
-    """A folder of your own images and a network that knows ImageNet: a new last layer on Keras's
-    ResNet-50, whose other layers stay as they are.
+    """A folder of your own images: trains a new last layer on Keras's ResNet-50 with its ImageNet
+    weights. The other layers do not change.
 
     `--model.init-from keras:EfficientNetV2B0` takes another of keras.applications, `--model.freeze
     ..conv4` also trains the last stage. docs/fine-tuning.md has more."""

@@ -57,7 +57,7 @@ def _function(name: str) -> Callable[[], Experiment]:
 
 
 def shapes() -> Experiment:
-    """Ten kinds of shapes, drawn by the program: nothing to download. ResNet-8, 0.946 to 0.980."""
+    """Ten kinds of drawn shapes: nothing to download. ResNet-8; accuracy 0.946 to 0.980."""
     return Experiment(
         data=Data(source="shapes"),
         augment=Augmentation(padding=2, flip=True),
@@ -70,7 +70,7 @@ def shapes() -> Experiment:
 
 
 def smoke() -> Experiment:
-    """A few seconds of everything, for tests: 4 replicas, several saves, a test set of odd size."""
+    """A run of a few seconds for tests: 4 replicas, several checkpoints, a test set of odd size."""
     return Experiment(
         data=Data(source="shapes", train_size=272, test_size=131),
         augment=Augmentation(padding=2, flip=True),

@@ -56,7 +56,7 @@ class How:
 def check_can_replay(run: RunFolder, how: How) -> None:
     """Raise UserError if a run cannot be trained again here."""
     if run.experiment().sync.method == "async":
-        raise UserError(f"{run.where} {CANNOT}: asynchronous training never repeats its bits")
+        raise UserError(f"{run.where} {CANNOT}: asynchronous training has no fixed bits")
     check_trust(run, "evaluate", how.trust_code)
     found = re.search(r"\(arithmetic (\d+)\)", str((run.read_result() or {}).get("bits")))
     version = int(found[1]) if found else ARITHMETIC
@@ -145,5 +145,5 @@ def first_difference(
     if difference and (reason := other_bits(run, RunFolder(folder))):
         raise UserError(f"{run.where} {CANNOT}: it differs in {difference}, but {reason}")
     if not difference and piece.stop not in found.states:
-        raise UserError(f"{run.where} {CANNOT}: here, its training ends before step {piece.stop:,}")
+        raise UserError(f"{run.where} {CANNOT}: the repetition ended before step {piece.stop:,}")
     return difference

@@ -24,13 +24,13 @@ class Options:
     """How a search chooses settings, stops trials, and where it writes."""
 
     trials: Annotated[int, Range(0, 10_000)] = 0
-    """Number of trials, with different settings, drawn with --seed. 0 means 16, or every
+    """Number of trials. Each has different settings, drawn with --seed. 0 means 16, or every
     combination if there are fewer. The same command with a larger number adds trials."""
     scheduler: Literal["asha", "none"] = "asha"
     """Which trials are stopped early. asha: after 1/16 and 1/4 of its training, a trial continues
     if it is in the top quarter of those that have come that far. none: no trial."""
     max_concurrent: Annotated[int, Range(0)] = 0
-    """Maximum number of concurrent trials. 0 means as many as there are CPUs or GPUs for."""
+    """Maximum number of concurrent trials. 0 starts as many as the CPUs or GPUs allow."""
     search_dir: str = ""
     """Search folder, with a run folder for each trial.
     Empty means searches/<recipe>-<hash of the search>, so that the same command continues."""
@@ -84,7 +84,7 @@ def build_search(
     """Return a search with all its trials; raise UserError if one of them cannot be trained."""
     if place.on not in ("auto", "ray"):
         raise UserError(
-            f"on is {place.on!r}; a search runs on Ray, here or on the cluster of --ray.address: "
+            f"on is {place.on!r}; a search always runs on Ray (--ray.address names a cluster); "
             "leave out --on"
         )
     drawn = draw(space, options.trials or USUAL_TRIALS, experiment.seed)

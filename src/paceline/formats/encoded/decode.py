@@ -95,8 +95,7 @@ def _walk(encoded: tf.Tensor, is_jpeg: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor,
 
 
 def _orientation(encoded: tf.Tensor, exif: tf.Tensor) -> tf.Tensor:
-    """The orientation tag of the TIFF directory in the EXIF segment at `exif`; 1 where there is
-    none."""
+    """The orientation tag of the TIFF directory in the EXIF segment at `exif`, else 1."""
     tiff = exif + 10  # marker, length, "Exif", two zeros
     head = bytes_at(encoded, tiff, 8)
     little = starts_with(head, b"II")

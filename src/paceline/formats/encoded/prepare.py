@@ -74,8 +74,7 @@ def prepare_encoded(
 ) -> tf.Tensor:
     """Return images of strings [n] as evaluation would see them, scaled: for prediction.
 
-    If the source has images of one shape (`stored`), they are made to fit it first, unless all do
-    already (`fitting`).
+    Images of a source with one shape (`stored`) are made to fit it, unless all do (`fitting`).
     """
     with tf.device("CPU:0"):
         raw = _fitted_images(encoded, stored, fitting) if stored else encoded
@@ -183,8 +182,7 @@ def _decode_box(
 
 
 def _decode_by_tens(encoded: tf.Tensor, shape: list[int]) -> tf.Tensor:
-    """Decode images of one small shape, ten in a turn of the loop: a turn alone costs as much as
-    decoding one of them."""
+    """Decode images of one small shape, ten in a turn of the loop, because a turn is expensive."""
     count = tf.size(encoded)
     padded = tf.concat([encoded, tf.repeat(encoded[:1], -count % 10)], 0)
 
@@ -213,9 +211,7 @@ def _turned(image: tf.Tensor, code: int) -> tf.Tensor:
 
 
 def area_box(height: tf.Tensor, width: tf.Tensor, draws: Draws, area_min: float) -> Box:
-    """A box of a random share of the area, `area_min` to 1, and a random aspect, 3/4 to 4/3, at a
-    random place.
-    """
+    """A random box: `area_min` to 1 of the area, with an aspect of 3/4 to 4/3, at any place."""
     tall, wide = tf.cast(height, tf.float64)[:, None], tf.cast(width, tf.float64)[:, None]
     share, slant = (
         unit(draws.several([f"{name}/{k}" for k in range(TRIES)]))
@@ -245,8 +241,7 @@ def short_side_box(height: tf.Tensor, width: tf.Tensor, draws: Draws, size: int)
 
 
 def central_box(height: tf.Tensor, width: tf.Tensor, size: int) -> Box:
-    """The square in the middle: `size` pixels of the image whose short side was made 256/224
-    times `size`."""
+    """The central square: `size` pixels after the short side became 256/224 times `size`."""
     side = _side(height, width, size, short_side(size))
     return Box((height - side) // 2, (width - side) // 2, side, side)
 

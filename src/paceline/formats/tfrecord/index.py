@@ -2,8 +2,7 @@
 
 It owns the index file, next to the data or in the cache, and decides whether it still fits: it is
 valid for the names, sizes and times of change of all shards. A plain index of TFRecords reads only
-the lengths of records. A *scanned* index, as of tars, has the labels and the damaged records. No
-TensorFlow.
+the lengths of records. A *scanned* index, as of tars, has the labels and the damaged records.
 """
 
 from __future__ import annotations
@@ -152,8 +151,7 @@ def _index_files(folder: str) -> list[Path]:
 
 
 def read_known(folder: str, identity: bytes) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of the first file that fits. A damaged one is not reported: it is built
-    again."""
+    """Return the arrays of the first file that fits. A damaged one is silently built again."""
     for path in _index_files(folder):
         with contextlib.suppress(OSError, ValueError, KeyError):
             arrays = parse_npz(path.read_bytes())

@@ -1,7 +1,6 @@
 """The source of TFRecords: random access through an index of offsets, in TensorFlow ops.
 
-`TFRecordDatasetV2` reads a batch by byte offsets, sixteen records at a time, and verifies every
-checksum.
+`TFRecordDatasetV2` reads a batch by byte offsets, sixteen at a time, and verifies checksums.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Workers on a Spark cluster, one per task of a barrier stage.
 
-`session` owns Spark itself, `stage` is the driver's side of one attempt, `task` runs on the
-executors.
+`session` owns Spark, `stage` is the driver's side of an attempt, `task` runs on executors.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def spark_context(spark: Spark, log: Path) -> Iterator[SparkContext]:
     running = SparkContext._active_spark_context
     if running is not None and (spark.master or spark.conf):
         raise UserError(
-            "Spark already runs in this process, so --spark.master and --spark.conf come too late; "
+            "Spark already runs in this process, so --spark.master and --spark.conf do nothing; "
             "leave them out"
         )
     context = running or _start(spark, log)
