@@ -62,10 +62,10 @@ class Experiment:
     threads_per_replica: Annotated[int, Range(1, 4096)] = 1
     """Threads per operation. If above 1, replicas run one after another. Changes the result."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Arithmetic of the layers; the state is always float32. float16, for GPUs, scales the loss so
-    that small gradients are not lost."""
+    """Arithmetic of the layers; the state is always float32. bfloat16 is faster on CPUs that have
+    AVX512_BF16. float16, for GPUs, scales the loss so that small gradients are not lost."""
     kernels: Literal["auto", "own", "tensorflow"] = "auto"
-    """What computes convolutions and BatchNorm on CPUs. own: Paceline's kernels (float32), up to
+    """What computes convolutions and BatchNorm on CPUs. own: Paceline's kernels, up to
     twice as fast; tensorflow: TensorFlow's; auto: own where they can be used. The choice changes
     the bits, so the run stores it and workers compare it."""
     evaluate_every: Annotated[float, Range(0)] = 1.0
