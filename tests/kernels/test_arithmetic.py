@@ -168,6 +168,7 @@ CASES = {
         lambda x, f, o: ops_more.swish(x, f, o, 1.702), swish, (IMAGES, CHANNELS, CHANNELS)
     ),
     "resize": Case(lambda x: arithmetic.resized(x, [5, 5]), resized, ((2, 7, 7, 3),)),
+    "resize gray": Case(lambda x: arithmetic.resized(x, [5, 5]), resized, ((2, 7, 7, 1),)),
 }
 
 

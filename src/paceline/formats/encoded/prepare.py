@@ -21,6 +21,7 @@ from paceline.data.images import mirrored, scale
 from paceline.experiment.experiment import Experiment
 from paceline.formats.encoded.decode import DCT, Headers, decode_any, read_headers
 from paceline.kernels.arithmetic import resized
+from paceline.maths.replica import opaque
 
 _RATIOS = (1, 2, 4, 8)  # a JPEG decoder can make an image smaller by these in less time than whole
 _PARALLEL = 32  # images in work at a time, by as many cores as there are
@@ -146,6 +147,11 @@ def decode_boxes(
     upright = tf.stack([top, left, box.height, box.width], axis=1)
     swapped = tf.gather(upright, [1, 0, 3, 2], axis=1)
     stored = tf.cast(tf.where(lying[:, None], swapped, upright), tf.int32)
+    if way is not None:  # in pixels of the smaller image that the decoder makes
+        ratio = tf.gather([1, *_RATIOS], way)[:, None]
+        corners = stored[:, :2], stored[:, :2] + stored[:, 2:]
+        start, end = ((corner + ratio // 2) // ratio for corner in corners)
+        stored = tf.concat([start, end - start], axis=1)
     flags = ((flip_x if mirror is None else flip_x ^ mirror, 1), (flip_y, 2), (lying, 4))
     turn = sum(tf.cast(flag, tf.int32) * bit for flag, bit in flags)
     parts = (encoded, stored, turn) if way is None else (encoded, stored, turn, way)
@@ -153,6 +159,8 @@ def decode_boxes(
 
 
 def _decode_one(parts: tuple[tf.Tensor, ...], shape: tuple[int, int]) -> tf.Tensor:
+    """Decode, resize and turn one image. What few images need is opaque: one operation, which costs
+    no time in the others."""
     string, window, turn, *way = parts
     size = shape if shape[0] == shape[1] else tf.where(turn >= 4, shape[::-1], shape)
 
@@ -160,25 +168,17 @@ def _decode_one(parts: tuple[tf.Tensor, ...], shape: tuple[int, int]) -> tf.Tens
         begin, sides = tf.concat([window[:2], [0]], 0), tf.concat([window[2:], [3]], 0)
         return resized(tf.slice(decode_any(string), begin, sides), size)
 
-    boxes = [partial(_decode_box, string, window, ratio, shape) for ratio in _RATIOS]
-    image = tf.switch_case(way[0], [decode_whole, *boxes]) if way else decode_whole()
-    image = tf.switch_case(turn, [partial(_turned, image, code) for code in range(8)])
-    return tf.ensure_shape(image, [*shape, 3])
+    def decode_box() -> tf.Tensor:
+        # It takes 0.6 of the time of decoding everything, because a factor of two at most remains
+        # for resizing, which needs no antialiasing filter then. Published ResNets were trained so.
+        decode = partial(tf.image.decode_and_crop_jpeg, string, window, 3, dct_method=DCT)
+        pixels = tf.switch_case(way[0] - 1, [partial(decode, ratio=ratio) for ratio in _RATIOS])
+        return resized(pixels, shape, antialias=False)
 
-
-def _decode_box(
-    string: tf.Tensor, window: tf.Tensor, ratio: int, shape: tuple[int, int]
-) -> tf.Tensor:
-    """Decode only the window of a JPEG, made smaller by `ratio` in the decoder, for training.
-
-    It takes 0.6 of the time of decoding everything, because a factor of two at most remains for
-    resizing, which needs no antialiasing filter then. Published ResNets were trained so.
-    """
-    start, end = (window[:2] + ratio // 2) // ratio, (window[:2] + window[2:] + ratio // 2) // ratio
-    image = tf.image.decode_and_crop_jpeg(
-        string, tf.concat([start, end - start], 0), channels=3, ratio=ratio, dct_method=DCT
-    )
-    return resized(image, shape, antialias=False)
+    image = tf.cond(way[0] > 0, decode_box, opaque(decode_whole)) if way else decode_whole()
+    turned = [partial(_turned, image, code) for code in range(8)]
+    rare = opaque(lambda: tf.switch_case(turn, turned))
+    return tf.ensure_shape(tf.switch_case(tf.minimum(turn, 2), [*turned[:2], rare]), [*shape, 3])
 
 
 def _decode_by_tens(encoded: tf.Tensor, shape: list[int]) -> tf.Tensor:
