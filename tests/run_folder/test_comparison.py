@@ -36,9 +36,12 @@ def run(tmp_path: Path) -> RunFolder:
     return folder
 
 
-@pytest.mark.parametrize("experiment", [EXPERIMENT, Experiment(seed=3, data=Data(dir="/moved"))])
-def test_the_same_experiment_may_open_it_again(run: RunFolder, experiment: Experiment) -> None:
-    assert run.open(experiment, FACTS, code=CODE) == []
+@pytest.mark.parametrize("folder", ["/data", "/moved"])
+def test_the_same_experiment_may_open_it_again(tmp_path: Path, folder: str) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.open(replace(EXPERIMENT, data=Data("auto", dir="/data")), FACTS, code=CODE)
+    again = replace(EXPERIMENT, data=Data("auto", dir=folder))
+    assert run.open(again, FACTS, code=CODE) == []
 
 
 @pytest.mark.parametrize(
@@ -113,9 +116,10 @@ def test_the_last_checkpoint_of_a_finished_run_is_the_one_that_its_result_names(
 
 
 def test_data_that_moved_do_not_make_a_different_run(tmp_path: Path) -> None:
-    moved = replace(EXPERIMENT, data=replace(EXPERIMENT.data, dir="/moved"), kernels="own")
-    assert EXPERIMENT.digest(MOVABLE) == moved.digest(MOVABLE)
-    assert EXPERIMENT.digest(MOVABLE) != replace(EXPERIMENT, seed=77).digest(MOVABLE)
+    first = replace(EXPERIMENT, data=Data("auto", dir="/first"))
+    moved = replace(first, data=replace(first.data, dir="/moved"), kernels="own")
+    assert first.digest(MOVABLE) == moved.digest(MOVABLE)
+    assert first.digest(MOVABLE) != replace(first, seed=77).digest(MOVABLE)
 
 
 def test_kernels_that_cannot_be_used_are_not_advised(
