@@ -52,7 +52,7 @@ def test_the_command_that_resumes_gives_the_same_experiment_and_folder(
     plain = get_recipe(recipe)
     other = replace(
         plain,
-        data=replace(plain.data, source="auto", dir="my data/it's"),
+        data=replace(plain.data, dir="my data/it's"),
         augment=replace(plain.augment, flip=not plain.augment.flip),
         scaling=Scaling("mean", (1.0, 2.5, 3.0)),
         optimizer=replace(plain.optimizer, groups=(Group("*/kernel", rate=2, until=0.5),)),

@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 
 from paceline.errors import UserError
-from paceline.experiment.data import Data
 from paceline.experiment.experiment import Loss, Optimizer, Schedule, Sync
 from paceline.experiment.recipes.table import get_recipe
 
@@ -38,7 +37,6 @@ def test_whatever_decides_the_numbers_changes_the_digest(changes):
             "global-batch-size 31 cannot be divided among 4 replicas; use 28",
         ),
         ({"epochs": 0.0}, "nothing to train"),
-        ({"data": Data(dir="photos")}, "shapes draws images; for images of your own, train"),
         ({"sync": Sync(max_staleness=4)}, "sync.max-staleness is 4 with sync.method gradients"),
         ({"optimizer": Optimizer(beta_2=1.0)}, "optimizer.beta-2 is 1.0; it must be 0 to below 1"),
         ({"schedule": Schedule(boundaries=(1, 2), factors=(0.1,))}, "must have the same length"),

@@ -25,6 +25,8 @@ def test_without_a_folder_nothing_is_looked_for_in_the_working_directory(tmp_pat
     monkeypatch.chdir(write_images(tmp_path / "data"))
     with pytest.raises(UserError, match=r"the data has no folder; give .* --data\.dir"):
         build("auto", "")
+    with pytest.raises(UserError, match="shapes draws images"):
+        build("shapes", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import tyro
 
 from paceline.cli.parse import data_folder
 from paceline.errors import Interrupted, WorkerFailed, printable
-from paceline.experiment.experiment import Experiment
+from paceline.experiment.experiment import Experiment, check_source
 from paceline.experiment.fields import Json
 from paceline.experiment.recipes.table import get_recipe
 from paceline.job import Job, Place, Run
@@ -66,6 +66,7 @@ class Train:
             print(f"ready: paceline train {path}")
             return 0
         run_dir = self.run.run_dir or default_path(self.recipe, self.experiment)
+        check_source(self.experiment.data)
         if self.experiment.data.source != "shapes":
             from paceline.formats.detect import require
             from paceline.launch import find_place

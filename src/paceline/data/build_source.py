@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UserError, did_you_mean
-from paceline.experiment.experiment import Data, Records
+from paceline.experiment.experiment import Data, Records, check_source
 from paceline.storage.files import retry
 from paceline.storage.locations import is_remote, local_folder
 
@@ -52,6 +52,7 @@ def build_source(data: Data, records: Records = NOTED) -> Source:
 
 def _build_named(data: Data, records: Records) -> Source:
     name = data.source
+    check_source(data)
     if name not in SOURCES and name != "auto":
         hint = did_you_mean(name, [*sorted(SOURCES), "auto"])
         raise UserError(f"there is no data source {name!r}; {hint}")

@@ -156,9 +156,6 @@ def _check_training(e: Experiment) -> None:
 
 def _check_images(e: Experiment) -> None:
     augment, scaling, epochs = e.augment, e.scaling, e.augment.size_epochs
-    if e.data.source == "shapes" and e.data.dir and not e.data.build:
-        advice = "for images of your own, train the recipe my-images or give --data.source auto"
-        raise UserError(f"data.dir is {e.data.dir}, but data.source shapes draws images; {advice}")
     if len(epochs) != len(augment.sizes) or list(epochs) != sorted(set(epochs)):
         raise UserError(
             f"augment.sizes {augment.sizes} and augment.size-epochs {epochs} must have the same "
@@ -175,6 +172,13 @@ def _check_images(e: Experiment) -> None:
             f"scaling.mean is auto with scaling.method {scaling.method}, which takes no means; use "
             "mean_std or mean"
         )
+
+
+def check_source(data: Data) -> None:
+    """Raise a UserError if a folder is given to the source that draws its images."""
+    if data.source == "shapes" and data.dir and not data.build:
+        advice = "for images of your own, train the recipe my-images or give --data.source auto"
+        raise UserError(f"data.dir is {data.dir}, but data.source shapes draws images; {advice}")
 
 
 def check_records(records: Records) -> None:
