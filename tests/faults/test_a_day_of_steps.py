@@ -78,7 +78,7 @@ def test_the_last_hour_of_a_day_needs_no_more_than_the_first(tmp_path: Path) -> 
     to_file = ("bash", "-c", 'exec "$@" > out', "bash")  # a pipe that nobody reads fills up
     with program(*flags, cwd=tmp_path, inside=to_file) as running:
         while running.is_running():
-            time.sleep(2.0)
+            time.sleep(0.5)
             with suppress(OSError):  # a process has just ended
                 samples.append((num_blocks(run), sample(running, run)))
         ended = running.wait()
