@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from paceline.cli.parse import DataFolder, RunNames
+from paceline.cli.results import DataFlags
 from paceline.cli.tables import print_table, shown
 from paceline.errors import UserError, public
 from paceline.experiment.recipes.table import recipes
@@ -163,6 +164,10 @@ class Doctor:
 
     run_dir: str = "runs"
     """Folder where runs will be written."""
+    bits: str = ""
+    """A recipe: instead of the machine, report which operations decide its bits, and whether every
+    CPU gives the same ones."""
+    data: DataFlags = field(default_factory=DataFlags)
 
     def __call__(self) -> int:
         from rich.console import Console
@@ -172,7 +177,12 @@ class Doctor:
 
         console, broken = Console(), False
         styles = {"good": "green", "slow": "yellow", "broken": "red"}
-        for finding in examine_machine(self.run_dir):
+        findings = examine_machine(self.run_dir)
+        if self.bits:
+            from paceline.extras.bits import examine_bits
+
+            findings = examine_bits(self.bits, self.data.dir)
+        for finding in findings:
             broken = broken or finding.state == "broken"
             state = Text(f"{finding.state:<7}", styles[finding.state])
             console.print(state, Text(f"{finding.what}: {finding.text}"), soft_wrap=True)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from graph_operations import own_and_other_operations
+from helpers import paceline
 from image_folders import write_images
 from in_process import workers_here
 from paceline.experiment.data import Data
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.recipes.table import RECIPES, get_recipe
+from paceline.extras.bits import own_and_other_operations
 from paceline.job import Job
 
 
@@ -51,3 +52,11 @@ def test_what_tensorflow_computes_is_named(tmp_path: Path) -> None:
     recipe = replace(small("smoke", tmp_path), kernels="tensorflow")
     _, other = operations(recipe)
     assert {"Conv2DBackpropFilter", "FusedBatchNormV3"} & {name.lstrip("_") for name in other}
+
+
+@pytest.mark.slow
+def test_doctor_prints_what_decides_the_bits_of_a_recipe(tmp_path: Path) -> None:
+    ended = paceline("doctor", "--bits", "smoke", cwd=tmp_path)
+    assert ended.code == 0, ended
+    assert "PacelineConv3x3 x " in ended.out
+    assert ended.out.endswith("bits: any CPU: TensorFlow only moves and compares numbers\n")

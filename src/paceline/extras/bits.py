@@ -1,6 +1,7 @@
-"""Which operations decide the bits of an experiment, as the graph optimizer left them.
+"""`paceline doctor --bits`: which operations decide the bits of a recipe, as TensorFlow's graph
+optimizer left them.
 
-A training knows it from the layers of its model (`models.accelerate.computed_by_tensorflow`).
+A training only looks at the layers of its model (`models.accelerate.computed_by_tensorflow`).
 """
 
 from __future__ import annotations
@@ -8,12 +9,15 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.engines import devices
 from paceline.engines.base import connect
+from paceline.experiment.recipes.table import get_recipe
+from paceline.extras.doctor import Finding
 from paceline.job import Job
 
 if TYPE_CHECKING:
@@ -35,6 +39,24 @@ MOVES = frozenset(
 )
 """Operations without a rounding."""
 EXACT_DOUBLES = frozenset(["AddV2", "Add", "Sub", "Mul", "RealDiv", "Sqrt", "Square", "Reciprocal"])
+
+
+def examine_bits(recipe: str, data_dir: str) -> Iterator[Finding]:
+    """Yield how often the graphs of a recipe have each operation, and what follows for the bits."""
+    experiment = get_recipe(recipe, data_dir)
+    if data_dir:
+        experiment = replace(experiment, data=replace(experiment.data, dir=data_dir))
+    own, other = own_and_other_operations(Job(experiment))
+    yield Finding("good", "Paceline's operations", _counts(own) or "none")
+    if other:
+        yield Finding("slow", "TensorFlow's operations that round", _counts(other))
+        yield Finding("slow", "bits", "all workers need the same kind of CPU")
+    else:
+        yield Finding("good", "bits", "any CPU: TensorFlow only moves and compares numbers")
+
+
+def _counts(operations: Counter[str]) -> str:
+    return ", ".join(f"{name} x {count}" for name, count in sorted(operations.items()))
 
 
 def own_and_other_operations(job: Job) -> tuple[Counter[str], Counter[str]]:
