@@ -135,7 +135,9 @@ def test_under_tf_config_everyone_ends_non_zero_and_names_who_is_gone(
     # the state of step 10 in the memory of a chief that survives, or the last checkpoint: with an
     # exception, that before the first block that starts after step 9
     checkpoints = (8, 12) if kind == "exception" else (8,)
-    assert saved_step(tmp_path / "chief/run") in ((10,) if worker else checkpoints)
+    # a worker that stops itself may have sent its part of step 11 by then
+    survivors = (10, 11) if kind == "SIGSTOP" else (10,)
+    assert saved_step(tmp_path / "chief/run") in (survivors if worker else checkpoints)
 
 
 @pytest.mark.slow
