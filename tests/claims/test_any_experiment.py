@@ -208,14 +208,14 @@ def test_any_experiment_gives_the_same_bits_with_every_engine(seed: int, draws: 
     assert len(set(digests)) > draws / 2, "what is compared can differ"
 
 
-SMALL = Experiment(data=DATA, model=Model(depth=8, width=8), global_batch_size=12, steps=4)
+SMALL = Experiment(
+    data=DATA, model=Model(depth=8, width=8), replicas=3, global_batch_size=12, steps=4
+)
+"""With a replica for each of three workers."""
 SPECIAL = {
-    "phases": replace(SMALL_SPEEDRUN, steps=12),
+    "phases": replace(SMALL_SPEEDRUN, replicas=4, steps=12),
     "frozen layers": replace(
-        SMALL,
-        replicas=3,
-        model=replace(SMALL.model, freeze=("stem..stage2",)),
-        average=Average(0.9),
+        SMALL, model=replace(SMALL.model, freeze=("stem..stage2",)), average=Average(0.9)
     ),
     "TensorFlow's kernels": replace(SMALL, kernels="tensorflow"),
     "bfloat16": replace(SMALL, precision="bfloat16"),
