@@ -279,7 +279,7 @@ NOTICED_S = 25.0
 """A worker may stand still for this much longer than its limit: until it is next expected to do
 something, until its parent looks, and until the others have explained and saved what they have."""
 GENTLE = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGTERM)
-LOST = r"another worker is gone|no answer from|it makes no progress"
+LOST = r"another worker is gone|no answer|it makes no progress"
 """What the other tasks of a platform may say of any fault."""
 ACTIONS = {
     "kill worker": (kill_worker, "killed by SIGKILL|exit code"),
