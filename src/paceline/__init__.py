@@ -4,12 +4,10 @@ The same experiment gives the same bits in every place. Importing the package do
 TensorFlow; what needs TensorFlow is imported on first use.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # `typing` takes milliseconds, in which a Ctrl-C would print a traceback
 if TYPE_CHECKING:
+    from typing import Any
+
     from paceline.api.functions import evaluate, export, predict, report, runs
     from paceline.api.search import search
     from paceline.api.training import Result, train
@@ -68,7 +66,9 @@ _NAMES = {
 """Module -> the public names that it defines. It is imported when one of them is first used."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    from importlib import import_module
+
     for module, names in _NAMES.items():
         if name in names:
             return getattr(import_module(f"paceline.{module}"), name)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -117,15 +120,24 @@ def test_a_master_and_a_worker_of_a_tf_config_both_train_and_only_the_chief_writ
 
 
 @pytest.mark.slow
-def test_a_task_that_never_appears_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_task_that_never_appears_is_blamed_even_if_a_web_server_has_its_port(
+    listens: bool, tmp_path: Path
+) -> None:
     own, absent = free_addresses(2)
     environment = tf_config({"worker": [own, absent]}, "worker")
-    ended = paceline(
-        "train", "smoke", "--start-timeout", "12", cwd=tmp_path, environment=environment
-    )
+    with ExitStack() as stack:
+        if listens:
+            address = ("127.0.0.1", int(absent.rsplit(":", 1)[1]))
+            server = stack.enter_context(HTTPServer(address, BaseHTTPRequestHandler))
+            stack.callback(server.shutdown)
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+        ended = paceline(
+            "train", "smoke", "--start-timeout", "12", cwd=tmp_path, environment=environment
+        )
     assert ended.code == 1
     assert f"waiting for worker 1 at {absent}" in ended.out
-    assert f"no answer from {absent}" in ended.err
+    assert ended.err.startswith(f"paceline: worker 1 at {absent} failed: no answer as a worker")
 
 
 @pytest.mark.parametrize(

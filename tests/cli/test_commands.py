@@ -78,14 +78,45 @@ def test_the_help_of_data_commands_has_only_what_they_use(command: str, here: Pa
         assert other not in shown
 
 
-def test_a_ctrl_c_in_the_first_second_is_no_traceback(
+BEGINNING = """
+import sys
+before = {*sys.modules}
+from paceline.__main__ import main
+assert {*sys.modules} - before == {"paceline", "paceline.__main__"}
+import os, signal
+class Finder:
+    imports = int(sys.argv.pop(1))
+    def find_spec(self, *_):
+        self.imports -= 1
+        if not self.imports:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("imports", [1, 3, 10, 40, 150])
+def test_a_ctrl_c_while_the_program_is_imported_ends_it_at_once(imports: int) -> None:
+    """From its first line on: only what Python does before takes a time that we do not decide."""
+    command = [sys.executable, "-c", BEGINNING, str(imports), "recipes"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("handler", ["signal.default_int_handler", "signal.SIG_IGN"])
+def test_a_ctrl_c_interrupts_a_command_that_works_unless_it_was_ignored_before(
+    handler: str,
+) -> None:
+    code = f"""import signal; signal.signal(signal.SIGINT, {handler})
+import paceline.cli.runs, paceline.__main__
+paceline.cli.runs.Recipes.__call__ = lambda self: signal.getsignal(signal.SIGINT) is {handler}
+raise SystemExit(paceline.__main__.main())"""
+    assert subprocess.run([sys.executable, "-c", code, "recipes"]).returncode == 1
+
+
+def test_an_interrupted_command_ends_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever takes long to import is imported where an interruption is expected."""
-    code = "import sys, paceline.cli.commands; print({'tyro', 'rich', 'numpy'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
-
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
@@ -106,7 +137,7 @@ def test_no_file_takes_the_place_of_a_standard_stream_that_is_closed() -> None:
 def test_standard_output_that_fails_is_one_line_or_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int, words: str
 ) -> None:
-    def fail(arguments: list[str]) -> int:
+    def fail(*arguments: object) -> int:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(commands, "_run", fail)

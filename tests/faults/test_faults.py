@@ -131,7 +131,8 @@ def test_under_tf_config_everyone_ends_non_zero_and_names_who_is_gone(
         ended = [chief.wait(), follower.wait()]
     assert [each.code for each in ended] == [1, 1], ended
     assert f"worker {worker} failed: {REASONS[kind]}" in ended[worker].err.splitlines()[-1]
-    assert f"no answer from {pair.addresses[worker]}" in ended[1 - worker].err.splitlines()[-1]
+    blamed = f"worker {worker} at {pair.addresses[worker]} failed: no answer"
+    assert blamed in ended[1 - worker].err.splitlines()[-1]
     # the state of step 10 in the memory of a chief that survives, or the last checkpoint: with an
     # exception, that before the first block that starts after step 9
     checkpoints = (8, 12) if kind == "exception" else (8,)

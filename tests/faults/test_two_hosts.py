@@ -52,4 +52,4 @@ def test_both_hosts_end_and_name_the_other_when_their_link_is_cut(tmp_path: Path
         ended = [chief.wait(), worker.wait()]
     assert [each.code for each in ended] == [1, 1], ended
     for each, other in zip(ended, reversed(ADDRESSES), strict=True):
-        assert f"no answer from {other}:{PORT}" in each.err.splitlines()[-1]
+        assert f"at {other}:{PORT} failed: no answer" in each.err.splitlines()[-1]

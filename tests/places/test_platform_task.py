@@ -52,13 +52,27 @@ def test_a_passing_fault_of_a_platforms_task_is_left_to_the_platform() -> None:
     assert not isinstance(ended.value, UserError)
 
 
-def test_a_lost_worker_names_the_tasks_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        (
+            "killed by SIGKILL",
+            "worker 0 failed: killed by SIGKILL; no answer from worker 1 at 127.0.0.1:2",
+        ),
+        (
+            "another worker is gone",
+            "worker 1 at 127.0.0.1:2 failed: no answer as a worker of Paceline; "
+            "worker 0 reports: another worker is gone",
+        ),
+    ],
+)
+def test_a_lost_worker_names_the_tasks_that_do_not_answer(
+    reason: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(platform_task, "EXPLAIN_S", 0.1)
-    with (
-        pytest.raises(WorkerFailed, match=r"it ended; no answer from 127\.0\.0\.1:2$"),
-        task(Place(), TWO).workers(1),
-    ):
-        raise WorkerFailed("worker 0", "it ended", None)
+    with pytest.raises(WorkerFailed) as failed, task(Place(), TWO).workers(1):
+        raise WorkerFailed("worker 0", reason, None)
+    assert str(failed.value) == shown
 
 
 def test_tasks_that_do_not_answer_are_named_until_all_have_answered(

@@ -74,6 +74,24 @@ def test_a_chief_that_wakes_up_after_its_successor_finished_changes_nothing(
     frozen.unlock()
     assert read_lease(Store(either))[0] == before
     assert json.loads(Store(either).read(before.files["result.json"]) or b"") == {"step": 400}
+    assert set(Store(either).files()) == {"lease.json", *before.files.values()}
+
+
+def test_the_next_chief_removes_what_earlier_ones_uploaded_and_no_lease_names(
+    folder: str, tmp_path: Path
+) -> None:
+    run = chief_of(folder, tmp_path / "first")
+    write(tmp_path / "first", "config.json", "events/a")
+    run.publish()
+    named = set(run.holder.lease.files.values())
+    run.unlock()
+    for name in ("attempts/1/9/result.json", "attempts/3/1/result.json"):
+        Store(folder).put(name, b"a request of a killed process, or a chief that comes next")
+    run = chief_of(folder, tmp_path / "second")
+    assert (run.holder.lease.epoch, set(run.holder.lease.files.values())) == (2, named)
+    kept = {"lease.json", "events/a", "attempts/3/1/result.json", *named}
+    assert set(Store(folder).files()) == kept
+    run.unlock()
 
 
 def test_a_missing_or_damaged_lease_is_reported_and_nothing_is_overwritten(

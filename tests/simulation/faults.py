@@ -117,6 +117,7 @@ def watch(scene: Scene, fault: Fault, process: Process) -> None:
     """Check that a worker that stands still is noticed after its limit, if all else is well."""
     command, plan = scene.commands[process.command], scene.plan
     limit = plan.stall_timeout if command.trains else max(plan.start_timeout, plan.stall_timeout)
+    limit += LOCK_TIMEOUT_S * plan.remote  # it may still wait for a lease, which is progress
 
     def check() -> None:
         others = [each for each in scene.recent(command) if each is not fault]
@@ -258,9 +259,11 @@ def lack(scene: Scene, fault: Fault) -> str:
 def starve_commands(scene: Scene, fault: Fault) -> str:
     """Commands get no processor for two seconds, again and again: messages arrive in bursts."""
     commands = [each.process for each in scene.commands.values() if each.process.alive]
+    commands = [each for each in commands if not each.starves]  # three times would be for ever
 
     def stop() -> None:
         for process in commands:
+            process.starves = True
             process.freeze()
             scene.at(2.0, process.thaw)
         if any(process.alive for process in commands):
@@ -279,7 +282,7 @@ NOTICED_S = 25.0
 """A worker may stand still for this much longer than its limit: until it is next expected to do
 something, until its parent looks, and until the others have explained and saved what they have."""
 GENTLE = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGTERM)
-LOST = r"another worker is gone|no answer from|it makes no progress"
+LOST = r"another worker is gone|no answer|it makes no progress"
 """What the other tasks of a platform may say of any fault."""
 ACTIONS = {
     "kill worker": (kill_worker, "killed by SIGKILL|exit code"),
@@ -287,7 +290,7 @@ ACTIONS = {
     "terminate": (terminate, "SIGTERM|exit code"),
     "interrupt": (interrupt, "stopped by SIG|exit code"),
     "freeze worker": (freeze_worker, "stopped or starved|no progress|another process"),
-    "lose two": (lose_two, "killed by SIGKILL|exit code|stopped or starved|no progress"),
+    "lose two": (lose_two, "killed by SIGKILL|exit code|stopped|no progress|another process"),
     "freeze host": (freeze_host, "stopped or starved|no progress|another process"),
     "hang worker": (hang_worker, "stopped or starved|no progress"),
     "spin worker": (spin_worker, "stopped or starved|no progress"),

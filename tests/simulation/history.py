@@ -194,10 +194,9 @@ def fetch(scene: Scene) -> Path:
     """Return a copy of what the lease names; check that storage has nothing else."""
     objects, target = scene.bucket.objects, scene.folder / "copy"
     lease = parse_lease(objects["lease.json"][0], scene.run_dir)
-    # storage that failed at the end, or a chief that was taken over, leaves something behind
+    # storage that failed at the end leaves something behind
     is_quiet = not any(
-        each.name == "lose lock" or (each.name == "storage" and each.end > scene.now - 200)
-        for each in scene.happened
+        each.name == "storage" and each.end > scene.now - 200 for each in scene.happened
     )
     if lease.held and is_quiet:
         raise Violation("the lease is held by nobody")

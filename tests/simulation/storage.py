@@ -111,7 +111,10 @@ class LockOs(RealOs):
         return handle
 
     def close(self, handle: int) -> None:
-        if self._disk().handles.pop(handle, None):
+        if (
+            self._disk().handles.get(handle) is me()
+        ):  # else lost, and another process has the number
+            del self._disk().handles[handle]
             os.close(handle)
 
     def pwrite(self, handle: int, content: bytes, offset: int) -> int:

@@ -38,7 +38,7 @@ class Process:
         self.world, self.name, self.host, self.command = world, name, host, command
         self.pid = next(world.pids)
         self.code: int | None = None
-        self.frozen = self.hangs = self.spins = False
+        self.frozen = self.hangs = self.spins = self.starves = False
         self.frozen_at = -1e9
         self._freezes = 0
         self.handlers: dict[int, Callable[[int, Any], None]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -40,8 +40,8 @@ COMMANDS = {
 """Words of a command -> its module in this folder and its class."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code.
+def main(arguments: Sequence[str] | None = None, begin: Callable[[], object] = lambda: None) -> int:
+    """Run the program and return its exit code. It calls `begin` when all is imported and read.
 
     0: done. 1: a failure. 2: an error that a person can correct. 129 and above: a signal.
     """
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # names of files need not be UTF-8
             stream.reconfigure(errors="backslashreplace")
     try:
-        return _run(list(sys.argv[1:] if arguments is None else arguments))
+        return _run(list(sys.argv[1:] if arguments is None else arguments), begin)
     except UserError as error:
         to_log(f"paceline: {public(str(error))}")
         return 2
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], begin: Callable[[], object]) -> int:
     from paceline.cli.parse import parse  # a second of imports, which a Ctrl-C may interrupt
 
     if arguments == ["--version"]:
@@ -88,7 +88,9 @@ def _run(arguments: list[str]) -> int:
 
             show_help(command, default, arguments[arguments.index(word) + 1 :])
             return 0
-    code: int = parse(command, program, arguments, default)()
+    run = parse(command, program, arguments, default)
+    begin()
+    code: int = run()
     return code
 
 

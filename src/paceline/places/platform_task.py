@@ -17,10 +17,11 @@ from dataclasses import replace
 from paceline.engines.probe import find_silent, open_server, tell
 from paceline.errors import Ended, PassingFault, UserError, WorkerFailed
 from paceline.job import Cluster, Job, Place
-from paceline.messages import Message, Send, Start, Warn
+from paceline.messages import LOST_ANOTHER, Message, Send, Start, Warn
 from paceline.supervise.diagnosis import EXPLAIN_S
 from paceline.supervise.interface import OpenPlace
 from paceline.supervise.process import LocalWorker
+from paceline.supervise.watchdog import NO_PROGRESS
 
 WAITING_EVERY_S = 10.0
 BEAT, DONE = b".", b"!"
@@ -86,8 +87,12 @@ def _prepare(job: Job, listen: Send, begun: threading.Event) -> Iterator[list[Lo
         if gone := find_silent(list(names)):
             time.sleep(EXPLAIN_S)  # one that cannot train needs a moment before it tells why
             gone = find_silent(gone)
-        reason = failure.reason + (f"; no answer from {', '.join(gone)}" if gone else "")
-        raise WorkerFailed(job.cluster.name, reason, None) from failure
+        own, others = job.cluster.name, ", ".join(f"{names[each]} at {each}" for each in gone)
+        reason = failure.reason + f"; no answer from {others}" * bool(gone)
+        if gone and failure.reason.startswith((LOST_ANOTHER, NO_PROGRESS)):
+            reason = f"no answer as a worker of Paceline; {own} reports: {failure.reason}"
+            own = others
+        raise WorkerFailed(own, reason, None) from failure
     finally:
         begun.set()
 

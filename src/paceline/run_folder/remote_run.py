@@ -26,7 +26,6 @@ from paceline.storage.lease import BEAT_EVERY_S, REQUEST_S, Holder, read_lease
 from paceline.storage.lock import LeaseLost
 from paceline.storage.remote import (
     File,
-    StorageError,
     StorageFault,
     Store,
     fetch_files,
@@ -89,6 +88,7 @@ class RemoteRun:
         _empty(self._local)
         self._fetched, self._uploaded = {}, {}
         self.refresh(checkpoints=False)
+        self._remove_unnamed()
 
     def refresh(self, checkpoints: bool = True) -> None:
         """Fetch what is new on storage, and drop the checkpoints that others pruned.
@@ -112,6 +112,8 @@ class RemoteRun:
                 for name in filter(is_checkpoint, here.keys() - keys.keys()):
                     (self._local / name).unlink(missing_ok=True)
                 return
+            if self.holder.lease.epoch:  # a successor may have removed it: then this says so
+                retry_storage(self.holder.change, self._warn)
         raise StorageFault(f"cannot read {self._store.url}: it changes faster than it can be read")
 
     def add(self, name: str) -> None:
@@ -121,7 +123,12 @@ class RemoteRun:
     def publish(self) -> None:
         """Upload what has changed. After this, a run that resumes elsewhere finds it."""
         with self._publishing:  # a survivor's thread publishes too, and removes what has no name
-            self._publish()
+            try:
+                self._publish()
+            except LeaseLost:
+                self._remove_unnamed()
+                raise
+            self._remove_unnamed()
 
     def _publish(self) -> None:
         self.holder.check()
@@ -141,13 +148,19 @@ class RemoteRun:
         if files != before:
             retry_storage(partial(self.holder.change, files=files), self._warn)
         self._uploaded |= changed
+
+    def _remove_unnamed(self) -> None:
+        """Remove what this holder or an earlier one uploaded and the lease does not name.
+
+        Nobody will name it: a holder names what it uploads itself and what was named before.
+        """
         try:
-            for key in self._store.files().keys() - set(files.values()):
-                # nobody will name it; a later lease may be that of a successor
+            named = set(read_lease(self._store)[0].files.values())
+            for key in self._store.files().keys() - named:
                 attempt = re.match(r"attempts/(\d+)/\d+/.", key)
-                if attempt and int(attempt[1]) <= self.holder.lease.epoch:
+                if attempt and int(attempt[1]) <= self.holder.lease.epoch:  # not a successor's
                     self._store.remove(key)
-        except StorageError as error:  # left for the next time
+        except UserError as error:  # left for the next time
             to_log(error)
 
     def _beat_until_the_end(self) -> None:

@@ -16,6 +16,7 @@ SILENT_S = 10.0
 """A worker that is silent for longer is stopped, or gets no processor time."""
 WORKING_SHARE = 0.05
 """A worker works if it uses more of a core than this. One that waits for others uses 0.5 %."""
+NO_PROGRESS = "it makes no progress"
 WORKING_LIMITS = 20
 """Work alone is progress for at most this many timeouts."""
 
@@ -96,7 +97,7 @@ class Watchdog:
         if silent := self.silent(min(SILENT_S, self._limit / 2)):
             return silent[0], stopped(self._limit)
         last = min(trainers, key=self._progress.__getitem__, default=0)
-        return last, f"it makes no progress: nothing for {self._limit:.0f} s"
+        return last, f"{NO_PROGRESS}: nothing for {self._limit:.0f} s"
 
 
 def stopped(seconds: float) -> str:
