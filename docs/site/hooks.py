@@ -1,5 +1,6 @@
 """Pages of the site that are not files of docs/: those at the root of the repository, the
-notebooks, and the reference of the command line. mkdocs.yml names this file; `make docs` runs it.
+notebooks, and the references of the command line and of Python. mkdocs.yml names this file; `make
+docs` runs it.
 
 Links are written for a plain git host. Here they become those of the site.
 """
@@ -26,6 +27,7 @@ AT_ROOT = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
+    "docs/site/api.md": "api.md",
 }
 """File of the repository -> page."""
 ALONE = ("index.md",)
@@ -100,7 +102,7 @@ def source_of(uri: str) -> str:
 
 def page_of(path: str) -> str:
     """Return the page of a file of the repository; nothing if it has none."""
-    if path.startswith("docs/"):
+    if path.startswith("docs/") and path not in AT_ROOT:
         return path.removeprefix("docs/")
     if path.startswith(NOTEBOOKS):
         return f"notebooks/{Path(path).stem}.md"
