@@ -35,8 +35,8 @@ BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
 OLD = "&nbsp;†"
 """Marks the digest of an older arithmetic."""
 FOOTNOTE = (
-    "† This run used an older [arithmetic](arithmetic.md), whose bits depended on the CPU. A new run\n"
-    "reaches about the same accuracy, but ends at a different digest."
+    "† This run used an older [arithmetic](arithmetic.md), whose bits depended on the CPU.\n"
+    "A new run reaches about the same accuracy, but ends at a different digest."
 )
 
 

@@ -67,7 +67,7 @@ class Spark:
 
 @dataclass(frozen=True)
 class Place:
-    """Where workers run. It never changes the numbers."""
+    """Where workers run. This does not change the numbers."""
 
     on: PlaceName = "auto"
     """What starts the workers: this command (local), a platform that sets TF_CONFIG, Slurm's srun,
@@ -77,7 +77,7 @@ class Place:
     devices: Literal["auto", "cpu", "gpu"] = "auto"
     """Devices to train on. auto: GPUs if TensorFlow finds some, else the CPU. gpu needs a GPU."""
     cores: Annotated[int, Range(0)] = 0
-    """Cores of each worker. 0 uses an equal share of the machine; on Spark, spark.task.cpus."""
+    """Cores of each worker. 0 uses an equal share of the machine, or spark.task.cpus on Spark."""
     start_timeout: Seconds = 300.0
     """Seconds allowed for all workers to connect and finish their first block."""
     stall_timeout: Seconds = 60.0

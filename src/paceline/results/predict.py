@@ -115,8 +115,8 @@ def load_predictor(
 ) -> Predictor:
     """Load the model of a run from its best checkpoint, its last one or that of a step.
 
-    `best` is the last checkpoint if no validation split chose one. TensorFlow gets the settings
-    of the training, unless this process has used it before. A run with its own model code needs
+    Without a validation split, `best` is the last checkpoint. TensorFlow gets the settings of the
+    training, unless this process has used it before. A run with its own model code needs
     `trust_code`. With `views` mirror or shifts, a prediction is the mean over several versions of
     the image."""
     from PIL import Image
@@ -162,7 +162,7 @@ class Predictor:
         self._classify = opaque(classify)
 
     def predict(self, encoded: Sequence[bytes]) -> np.ndarray:
-        """Return probabilities, float32 [n, classes], of images as files contain them.
+        """Return probabilities, float32 [n, classes], for the bytes of image files.
 
         Raises UserError if one of them is not an image.
         """
@@ -172,7 +172,7 @@ class Predictor:
         return probabilities
 
     def try_predict(self, encoded: Sequence[bytes]) -> tuple[np.ndarray, dict[int, str]]:
-        """Return probabilities, and by index what is wrong with the images that have none (NaN)."""
+        """Return probabilities, and by index the errors of images whose probabilities are NaN."""
         import tensorflow as tf
 
         outputs = np.full((len(encoded), len(self.classes)), np.nan, np.float32)
