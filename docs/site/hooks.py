@@ -35,7 +35,8 @@ ALONE = ("index.md",)
 WIDE = ("results.md",)
 """Pages whose tables need the whole width."""
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
-FLAG = re.compile(r"<code>(-[^\s<]{1,30})</code>")
+CODE = re.compile(r"<code>[^<]*</code>")
+FLAG = re.compile(r"(?<=[ >])(--?[a-z][\w.-]{0,30})(?=[ <])")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -84,8 +85,8 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **others: Any) -> 
 
 
 def on_page_content(html: str, **others: Any) -> str:
-    """Mark flags, so that no line breaks between their dashes."""
-    return FLAG.sub(r'<code class="flag">\1</code>', html)
+    """Mark flags in the code of a text, so that no line breaks between their dashes."""
+    return CODE.sub(lambda code: FLAG.sub(r'<span class="flag">\1</span>', code.group()), html)
 
 
 def title_of(file: File) -> str:
