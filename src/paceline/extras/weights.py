@@ -60,7 +60,7 @@ class Weights:
         return flatten(list(self.variables.values()))
 
     def set_flat(self, vector: np.ndarray) -> None:
-        """Set all weights from a vector like that of `get_flat`."""
+        """Set all weights from one vector, such as `get_flat` returns."""
         vector = np.asarray(vector)
         if vector.shape != (self.get_flat_size(),):
             raise UserError(

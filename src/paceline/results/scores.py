@@ -159,7 +159,7 @@ class Evaluation(ShownAsTable):
     def top_k(self, k: int) -> float:
         """Return the share of examples whose label is among the k most probable classes."""
         if not 1 <= k <= len(self.classes):
-            raise UserError(f"top-k is {k}; it must be 1 to {len(self.classes)}, the classes")
+            raise UserError(f"top-k is {k}; it must be 1 to {len(self.classes)}")
         own = np.take_along_axis(self.probabilities, self.labels.astype(np.int64)[:, None], axis=1)
         return float(((self.probabilities > own).sum(axis=1) < k).mean())
 
