@@ -218,7 +218,7 @@ class Job:
         _check_place(self.place, self.experiment.replicas)
         if (self.place.ps or self.cluster.ps) and self.experiment.precision == "float16":
             raise UserError(
-                "precision float16 does not work with parameter servers, which share no loss scale; "
+                "precision float16 does not work with parameter servers: they share no loss scale; "
                 "use bfloat16 or float32, or leave out --ps (or the ps tasks of TF_CONFIG)"
             )
 
