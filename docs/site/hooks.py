@@ -36,7 +36,7 @@ WIDE = ("results.md",)
 """Pages whose tables need the whole width."""
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"<code>[^<]*</code>")
-FLAG = re.compile(r"(?<=[ >])(--?[a-z][\w.-]{0,30})(?=[ <])")
+FLAG = re.compile(r"(?<=[ >])(--?[a-z][\w.-]{0,30})(?=[ <=])")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
