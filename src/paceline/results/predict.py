@@ -113,7 +113,7 @@ def _predict_files(predictor: Predictor, files: Sequence[str], top: int) -> list
 def load_predictor(
     run: str | Path, checkpoint: str = "best", trust_code: bool = False, views: Views = "none"
 ) -> Predictor:
-    """Load the model of a run from its best checkpoint, its last one or that of a step.
+    """Load the model of a run from a checkpoint: `best`, `last` or a step.
 
     Without a validation split, `best` is the last checkpoint. TensorFlow gets the settings of the
     training, unless this process has used it before. A run with its own model code needs
@@ -172,7 +172,7 @@ class Predictor:
         return probabilities
 
     def try_predict(self, encoded: Sequence[bytes]) -> tuple[np.ndarray, dict[int, str]]:
-        """Return probabilities, and by index the errors of images whose probabilities are NaN."""
+        """Return probabilities and errors, by index. An image with an error has only NaN."""
         import tensorflow as tf
 
         outputs = np.full((len(encoded), len(self.classes)), np.nan, np.float32)
