@@ -23,6 +23,7 @@ from pathlib import Path
 from benchmarks.drawings import curves
 from benchmarks.flops_of_training import training_flops_of
 from paceline.extras.report.run_data import read_run
+from paceline.kernels.library import ARITHMETIC
 from paceline.run_folder.folder import RunFolder
 from paceline.versions import machine
 
@@ -31,6 +32,12 @@ MEASURED = Path(__file__).parent / "measured"
 PICTURED = "Intel Xeon"
 """The CPU of the picture."""
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
+OLD = "&nbsp;†"
+"""Marks the digest of an older arithmetic."""
+FOOTNOTE = (
+    "† This run used an older [arithmetic](arithmetic.md), whose bits depended on the CPU.\n"
+    "A new run reaches about the same accuracy, but ends at a different digest."
+)
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,9 @@ class Measured:
     images_per_second: float
     peak_memory_gb: float
     processor: str
-    """It decides the minutes, and the digest too."""
+    """It decides the minutes, and before version 1 of the arithmetic the digest too."""
+    arithmetic: int = 0
+    """Version of docs/arithmetic.md; 0 is older."""
 
     @property
     def family(self) -> str:
@@ -172,6 +181,7 @@ def measure(folder: Path, accuracies: dict[str, float]) -> Measured:
         images_per_second=round(run.last("images_per_second") or 0),
         peak_memory_gb=round(cost["peak_memory_mb"] / 1000, 1),
         processor=machine()["cpu"],
+        arithmetic=ARITHMETIC,
     )
 
 
@@ -209,7 +219,7 @@ def table(finished: Finished) -> str:
         views = [
             f"{name} {_spread(_accuracies(runs, name))}" for name in row.views if name != "none"
         ]
-        digests = " ".join(f"`{run.digest[:16]}`" for run in runs)
+        digests = " ".join(f"`{run.digest[:16]}`{'' if run.arithmetic else OLD}" for run in runs)
         cells = (
             f"{row.network}, {runs[0].epochs:g} epochs<br>`paceline train {' '.join(row.flags)}`",
             _spread(_accuracies(runs, "none")),
@@ -222,6 +232,8 @@ def table(finished: Finished) -> str:
             "different in each run" if "async" in row.flags else digests,
         )
         lines.append(f"| {' | '.join(cells)} |")
+    if any(OLD in line for line in lines):
+        lines += ["", FOOTNOTE]
     return "\n".join(lines) + "\n"
 
 

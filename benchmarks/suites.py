@@ -38,7 +38,7 @@ SUITES = {
     "predict": "benchmarks.suite_predict:measure",
 }
 PUBLISHED = ["resnet20", "resnet56", "resnet50", "speedrun", "evaluation", "exchange", "startup"]
-"""Those of the table in docs/what-to-expect.md."""
+"""Those that docs/performance.md publishes."""
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,7 @@ HEAD = """# The command line
 
 All commands with all their flags. `paceline COMMAND --help` prints the same. Every field of an
 experiment is a flag of `paceline train`, so [the Python API](api.md) has the same names with
-underscores.
-
-Exit codes: 0 is success, 1 is a failure, 2 is an error that you can correct (the message says how),
-130 and 143 are interruptions.
+underscores. [Exit codes](versions.md#exit-codes) are the same for all commands.
 """
 
 

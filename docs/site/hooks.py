@@ -1,5 +1,6 @@
 """Pages of the site that are not files of docs/: those at the root of the repository, the
-notebooks, and the reference of the command line. mkdocs.yml names this file; `make docs` runs it.
+notebooks, and the references of the command line and of Python. mkdocs.yml names this file; `make
+docs` runs it.
 
 Links are written for a plain git host. Here they become those of the site.
 """
@@ -26,6 +27,7 @@ AT_ROOT = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
+    "docs/site/api.md": "api.md",
 }
 """File of the repository -> page."""
 ALONE = ("index.md",)
@@ -33,7 +35,8 @@ ALONE = ("index.md",)
 WIDE = ("results.md",)
 """Pages whose tables need the whole width."""
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
-FLAG = re.compile(r"<code>(-[^\s<]{1,30})</code>")
+CODE = re.compile(r"<code>[^<]*</code>")
+FLAG = re.compile(r"(?<=[ >])(--?[a-z][\w.-]{0,30})(?=[ <=])")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -82,8 +85,8 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **others: Any) -> 
 
 
 def on_page_content(html: str, **others: Any) -> str:
-    """Mark flags, so that no line breaks between their dashes."""
-    return FLAG.sub(r'<code class="flag">\1</code>', html)
+    """Mark flags in the code of a text, so that no line breaks between their dashes."""
+    return CODE.sub(lambda code: FLAG.sub(r'<span class="flag">\1</span>', code.group()), html)
 
 
 def title_of(file: File) -> str:
@@ -100,7 +103,7 @@ def source_of(uri: str) -> str:
 
 def page_of(path: str) -> str:
     """Return the page of a file of the repository; nothing if it has none."""
-    if path.startswith("docs/"):
+    if path.startswith("docs/") and path not in AT_ROOT:
         return path.removeprefix("docs/")
     if path.startswith(NOTEBOOKS):
         return f"notebooks/{Path(path).stem}.md"

@@ -59,7 +59,7 @@ def build_core(job: Job, views: Views = "none") -> replica.Core:
     if num_classes < len(source.classes):
         raise UserError(
             f"model.num-classes is {num_classes}, but the data has {len(source.classes)} classes; "
-            "give that or more"
+            "use this number or more"
         )
     experiment = _resolve(experiment, train, num_classes, stored)
     own = replace(experiment.model, build=code.get("model.build", experiment.model.build))

@@ -67,7 +67,7 @@ class Spark:
 
 @dataclass(frozen=True)
 class Place:
-    """Where workers run. It never changes the numbers."""
+    """Where workers run. This does not change the numbers."""
 
     on: PlaceName = "auto"
     """What starts the workers: this command (local), a platform that sets TF_CONFIG, Slurm's srun,
@@ -77,7 +77,7 @@ class Place:
     devices: Literal["auto", "cpu", "gpu"] = "auto"
     """Devices to train on. auto: GPUs if TensorFlow finds some, else the CPU. gpu needs a GPU."""
     cores: Annotated[int, Range(0)] = 0
-    """Cores of each worker. 0 uses an equal share of the machine; on Spark, spark.task.cpus."""
+    """Cores of each worker. 0 uses an equal share of the machine, or spark.task.cpus on Spark."""
     start_timeout: Seconds = 300.0
     """Seconds allowed for all workers to connect and finish their first block."""
     stall_timeout: Seconds = 60.0
@@ -218,7 +218,7 @@ class Job:
         _check_place(self.place, self.experiment.replicas)
         if (self.place.ps or self.cluster.ps) and self.experiment.precision == "float16":
             raise UserError(
-                "precision float16 is not for parameter servers, which do not share a loss scale; "
+                "precision float16 does not work with parameter servers: they share no loss scale; "
                 "use bfloat16 or float32, or leave out --ps (or the ps tasks of TF_CONFIG)"
             )
 
@@ -233,8 +233,8 @@ class Job:
         method = self.experiment.sync.method
         if self.cluster.ps and method == "weights":
             raise UserError(
-                "sync.method weights is not for parameter servers, where replicas have no weights "
-                "of their own; leave out --ps (or the ps tasks of TF_CONFIG)"
+                "sync.method weights does not work with parameter servers, because replicas do not "
+                "have their own weights; leave out --ps (or the ps tasks of TF_CONFIG)"
             )
         if self.cluster.ps:
             return "parameter_server"
@@ -268,8 +268,8 @@ def _check_place(place: Place, replicas: int) -> None:
         )
     if place.ps and place.chief_trains and workers < 2:
         raise UserError(
-            "workers is 1 with ps and chief-trains: the chief is one of the workers, and parameter "
-            "servers need another one; give --workers 2 or more"
+            "workers is 1 with ps and chief-trains, so the chief is the only worker; parameter "
+            "servers need two; give --workers 2 or more"
         )
     if place.ps and place.on in ("ray", "spark"):
         raise UserError(

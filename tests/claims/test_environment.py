@@ -1,4 +1,4 @@
-"""docs/environment.md and docs/troubleshooting.md: what they list is what the program has."""
+"""docs/versions.md and docs/troubleshooting.md: what they list is what the program has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def texts() -> list[str]:
 
 
 def test_the_page_lists_every_environment_variable_of_the_program() -> None:
-    page = (ROOT / "docs" / "environment.md").read_text()
+    page = (ROOT / "docs" / "versions.md").read_text()
     used = {text for text in texts() if re.fullmatch("PACELINE_[A-Z0-9_]+", text)}
     assert used == set(re.findall(r"PACELINE_[A-Z0-9_]+", page))
 

@@ -74,7 +74,7 @@ from in_process import paceline_here
         ),
         (
             "train smoke --precision float16 --workers 1 --ps 1",
-            ["precision float16 is not for parameter servers"],
+            ["precision float16 does not work with parameter servers"],
         ),
         (
             "train smoke --scaling.mean auto --scaling.method unit",
@@ -104,7 +104,7 @@ def test_a_mistake_gets_one_line_and_creates_nothing(
 def test_a_mistake_gets_one_line_from_the_real_program(here: Path) -> None:
     assert_refused(paceline("train", "smoke", "--replicas", "3", cwd=here), "3 replicas")
     for flags, words in (
-        ("--sync.method weights --ps 1", "weights is not for parameter servers"),
+        ("--sync.method weights --ps 1", "weights does not work with parameter servers"),
         ("--sync.method async", "async needs parameter servers; give --ps M"),
     ):
         assert_refused(paceline("train", "smoke", *flags.split(), cwd=here), words)

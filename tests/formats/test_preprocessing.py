@@ -1,4 +1,4 @@
-"""One preprocessing for every format and everywhere: docs/preprocessing.md is enough to repeat it,
+"""One preprocessing for every format and everywhere: docs/using-a-run.md is enough to repeat it,
 and exports say what to feed them."""
 
 from __future__ import annotations
@@ -37,11 +37,16 @@ def code_blocks(name: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
 
 
+def prepare_program() -> str:
+    """Return the program `prepare.py` of the documentation."""
+    (text,) = (text for text in code_blocks("using-a-run.md") if "def prepare(" in text)
+    return text
+
+
 def documented() -> Any:
     """Return the functions `prepare` and `scale` as the documentation gives them."""
-    (text,) = code_blocks("preprocessing.md")
     names: dict[str, Any] = {}
-    exec(text, names)
+    exec(prepare_program(), names)
     return SimpleNamespace(**names)
 
 
@@ -103,7 +108,7 @@ def runs_to_repeat(folder: Path) -> dict[str, RunFolder]:
 
 @pytest.mark.slow
 def test_the_preprocessing_is_repeated_by_pillow_and_numpy_alone(tmp_path: Path):
-    """To a thousandth, also of images that EXIF turns, by the code in docs/preprocessing.md."""
+    """To a thousandth, also of images that EXIF turns, by the code in docs/using-a-run.md."""
     theirs = documented()
     files = [data for jpeg in JPEGS for data in in_four_formats(jpeg).values()]
     for orientation in range(2, 9):
@@ -179,7 +184,7 @@ def test_the_snippets_of_the_documentation_give_the_answers_of_predict(
 ):
     for out in ("model.keras", "model", "model.onnx", "model.tflite"):
         export(pictures, tmp_path / out, Path(out).suffix[1:] or "savedmodel")
-    (tmp_path / "prepare.py").write_text(code_blocks("preprocessing.md")[0])
+    (tmp_path / "prepare.py").write_text(prepare_program())
     (tmp_path / "photo.jpg").write_bytes(JPEGS[2])
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -92,7 +92,7 @@ class Convert:
     split: SplitShare = 0.0
     """Share of the images for the validation split, 0 to 1, if there is one folder of classes."""
     shards: int = 0
-    """Number of training shards. 0 chooses the number from the number of images."""
+    """Number of training shards. With 0, it depends on the number of images."""
     processes: int = 0
     """Number of processes. 0 uses one per core."""
     first_label: Literal[0, 1] = 0

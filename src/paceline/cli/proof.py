@@ -18,7 +18,7 @@ from paceline.experiment.fields import Range, check_fields
 @dataclass(frozen=True, kw_only=True)
 class _ReplayFlags:
     workers: Annotated[int, Range(1)] = 1
-    """Number of processes that train again. It never changes the numbers."""
+    """Number of processes that train again. It does not change the bits."""
     data: DataFlags = field(default_factory=DataFlags)
     trust_code: bool = False
     """Run the run's own Python code (model.build, data.build). Use only for runs you trust."""
@@ -45,7 +45,7 @@ class Verify(_ReplayFlags):
     seed: int = 0
     """Chooses the pieces."""
     follow: bool = False
-    """Check a run while it trains, until it ends. The run need not exist yet."""
+    """Check a run while it trains, until it ends. The run may begin later than this command."""
 
     def __call__(self) -> int:
         from paceline.extras.proof.follow import follow
@@ -69,7 +69,7 @@ class Verify(_ReplayFlags):
 class Diff(_ReplayFlags):
     """Compare two runs, and find the step where they diverge: paceline diff RUN RUN
 
-    Exit code 0: all digests that both recorded are equal. 1: they differ. 2: nothing to compare.
+    The exit code is 0 if all common digests are equal, 1 if they differ, 2 if there are none.
 
     Example: paceline diff runs/one s3://bucket/runs/two --replay
     """
@@ -107,8 +107,8 @@ class Diff(_ReplayFlags):
 class Reproduce:
     """Train an entry of the zoo again and compare the digest: paceline reproduce NAME [--steps N]
 
-    This is the same as `paceline verify zoo:NAME`. The exit code is 0 if the digest is the same,
-    otherwise 1. Any CPU will do.
+    This is the same as `paceline verify zoo:NAME`, on any CPU. The exit code is 0 if the digest is
+    the same, 1 if it differs, 2 if it cannot be compared.
 
     Example: paceline reproduce cifar10-resnet20 --steps 20 --data.dir data
     """
@@ -116,7 +116,7 @@ class Reproduce:
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
     """Name of the entry."""
     steps: int = 0
-    """Number of steps to train, as the entry records it. 0 trains to the end."""
+    """Number of steps to train: 0 trains to the end. An entry has a digest of its first steps."""
     data: DataFlags = field(default_factory=DataFlags)
 
     def __call__(self) -> int:

@@ -106,9 +106,9 @@ def _print_classes(found: Json) -> None:
 class Predict(ViewFlags):
     """Predict the classes of images: paceline predict RUN IMAGE|FOLDER|GLOB ...
 
-    Images can have any size and any common format. They are preprocessed as in training. A file
+    Images can have any size and any common format. They are preprocessed as in evaluation. A file
     that is not an image is reported and skipped, and the exit code is then 1. Instead of RUN, you
-    can pass an ONNX file that `paceline export` wrote. It answers faster and needs no TensorFlow.
+    can pass an exported ONNX file, which is faster and does not need TensorFlow.
 
     Example: paceline predict runs/cifar10-fast-1a2b3c4d cat.jpg photos/ 'more/*.png' --json
     """
@@ -193,8 +193,8 @@ def listening(what: str) -> Iterator[Send]:
 class Export(RunFlags):
     """Export the model of a run, with its class names: paceline export RUN OUT
 
-    keras, savedmodel, onnx and tflite do not need Paceline, contain preprocessing and return
-    probabilities. A SavedModel takes JPEG or PNG files, onnx takes 8-bit images of any size, and
+    keras, savedmodel, onnx and tflite do not need Paceline, and return probabilities. A SavedModel
+    takes the bytes of JPEG, PNG, GIF, BMP or WebP files, onnx takes 8-bit images of any size, and
     keras and tflite take pixels. safetensors contains only weights. All describe preprocessing.
 
     Example: paceline export runs/shapes-6d2c1f04 model.onnx

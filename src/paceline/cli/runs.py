@@ -157,7 +157,7 @@ class SparkScript:
 class Doctor:
     """Check this machine and report what is good, slow or broken: paceline doctor
 
-    Each line tells you what to do. The exit code is 1 if something is broken.
+    Each line says what to do. The exit code is 1 if something is broken.
 
     Example: paceline doctor --run-dir /mnt/shared/runs
     """
@@ -165,8 +165,8 @@ class Doctor:
     run_dir: str = "runs"
     """Folder where runs will be written."""
     bits: str = ""
-    """A recipe: instead of the machine, report which operations decide its bits, and whether every
-    CPU gives the same ones."""
+    """Recipe to check instead of the machine: report the operations that decide its bits, and
+    whether every CPU gives the same bits."""
     data: DataFlags = field(default_factory=DataFlags)
 
     def __call__(self) -> int:

@@ -36,7 +36,7 @@ MOVABLE = ("data.dir", "data.test", "kernels")
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that determines the numbers, and so the bits of the result, in every place."""
+    """Everything that determines the numbers, and so the bits of the result."""
 
     data: Data = field(default_factory=Data)
     records: Records = field(default_factory=Records)
@@ -108,8 +108,8 @@ class Experiment:
     def digest(self, ignore: tuple[str, ...] = ()) -> str:
         """Return the hash in the name of the run folder.
 
-        It covers what differs from the defaults, so that a new field does not change old names.
-        With `MOVABLE` it stays the same when a run continues elsewhere.
+        It covers only values that differ from the defaults, so a new field does not change old
+        names. If `MOVABLE` is ignored, it stays the same when a run moves.
         """
         changes = diff(Experiment().to_json(), self.to_json(), ignore)
         return hashlib.sha256("\n".join(changes).encode()).hexdigest()[:8]

@@ -42,7 +42,7 @@ class Group:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether these weights never change."""
+        """Whether these weights are frozen from the start."""
         return self.rate == 0 or self.until == 0
 
 

@@ -60,7 +60,7 @@ class Weights:
         return flatten(list(self.variables.values()))
 
     def set_flat(self, vector: np.ndarray) -> None:
-        """Set all weights from a vector like that of `get_flat`."""
+        """Set all weights from one vector, such as `get_flat` returns."""
         vector = np.asarray(vector)
         if vector.shape != (self.get_flat_size(),):
             raise UserError(
@@ -75,7 +75,7 @@ class Weights:
         return {name: variable.numpy().copy() for name, variable in self.variables.items()}
 
     def set_weights(self, weights: Mapping[str, np.ndarray], partial: bool = False) -> None:
-        """Set all weights by name; with `partial`, only those that are given.
+        """Set all weights by name. With `partial`, `weights` may leave some out.
 
         If a name or shape is wrong, nothing is changed.
         """

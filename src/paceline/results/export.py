@@ -88,7 +88,7 @@ def answer(job: Job, request: ExportRequest, send: Send) -> Json:
         send(Warn(f"the export computes in float32, the training did in {precision}"))
     facts = _describe(run, trained, form)
     if facts["inside"] == "scale":
-        advice = "docs/preprocessing.md shows how a file becomes that"
+        advice = "docs/using-a-run.md shows how a file becomes that"
         size = f"the input is {facts['input']}, of no other size"
         send(Warn(f"{to} cannot decode JPEG: {size}; {advice}"))
     what = " -> ".join(filter(None, (facts["input"], facts["output"])))
@@ -124,7 +124,7 @@ def _describe(run: RunFolder, trained: TrainedModel, form: Format) -> Facts:
 
 def describe_preprocessing(experiment: Experiment, stored: tuple[int, int, int] | None) -> Facts:
     """Return the steps from a file to the model's input, in their order; None where there is no
-    such step. docs/preprocessing.md explains every step and repeats them in Pillow and NumPy.
+    such step. docs/using-a-run.md explains every step and repeats them in Pillow and NumPy.
 
     `stored` is the shape of the images in the data source, None if they are encoded in any size.
     """

@@ -30,7 +30,7 @@ def predict_onnx(model: str, files: Sequence[str], top: int) -> Iterator[Predict
         session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     except Exception as error:  # its own exceptions have no common base
         reason = str(error).splitlines()[0]
-        raise UserError(f"{model} is not a whole ONNX file: {reason}") from None
+        raise UserError(f"{model} is not a complete ONNX file: {reason}") from None
     facts, (given,) = session.get_modelmeta().custom_metadata_map, session.get_inputs()
     if given.type != "tensor(uint8)" or "classes" not in facts:
         raise UserError(f"{model} does not take images; export it with `paceline export RUN OUT`")

@@ -113,10 +113,10 @@ def _predict_files(predictor: Predictor, files: Sequence[str], top: int) -> list
 def load_predictor(
     run: str | Path, checkpoint: str = "best", trust_code: bool = False, views: Views = "none"
 ) -> Predictor:
-    """Load the model of a run from its best checkpoint, its last one or that of a step.
+    """Load the model of a run from a checkpoint: `best`, `last` or a step.
 
-    `best` is the last checkpoint if no validation split chose one. TensorFlow gets the settings
-    of the training, unless this process has used it before. A run with its own model code needs
+    Without a validation split, `best` is the last checkpoint. TensorFlow gets the settings of the
+    training, unless this process has used it before. A run with its own model code needs
     `trust_code`. With `views` mirror or shifts, a prediction is the mean over several versions of
     the image."""
     from PIL import Image
@@ -162,7 +162,7 @@ class Predictor:
         self._classify = opaque(classify)
 
     def predict(self, encoded: Sequence[bytes]) -> np.ndarray:
-        """Return probabilities, float32 [n, classes], of images as files contain them.
+        """Return probabilities, float32 [n, classes], for the bytes of image files.
 
         Raises UserError if one of them is not an image.
         """
@@ -172,7 +172,7 @@ class Predictor:
         return probabilities
 
     def try_predict(self, encoded: Sequence[bytes]) -> tuple[np.ndarray, dict[int, str]]:
-        """Return probabilities, and by index what is wrong with the images that have none (NaN)."""
+        """Return probabilities and errors, by index. An image with an error has only NaN."""
         import tensorflow as tf
 
         outputs = np.full((len(encoded), len(self.classes)), np.nan, np.float32)

@@ -103,7 +103,7 @@ class ClassScore:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation(ShownAsTable):
-    """How good a checkpoint is on a split. It shows itself as a table of the classes.
+    """The evaluation of a checkpoint on a split. In a notebook, it is a table of the classes.
 
     `labels`, int32 [n], and `probabilities`, float32 [n, classes], are in the order of the split.
     """
@@ -132,7 +132,7 @@ class Evaluation(ShownAsTable):
         return self.labels, self.probabilities.argmax(axis=1), len(self.classes)
 
     def confusion(self) -> Array:
-        """Return int64 [classes, classes]: how often each class (row) is predicted as each."""
+        """Return how often each class (row) is predicted as each class (column), int64."""
         labels, predictions, num_classes = self._counted()
         examples = Examples(labels.astype(np.int64), predictions, self.probabilities.max(axis=1))
         return examples.confusion(num_classes)
@@ -157,14 +157,14 @@ class Evaluation(ShownAsTable):
         return calibration_error(correct, self.probabilities.max(axis=1))
 
     def top_k(self, k: int) -> float:
-        """Return the share of examples with fewer than k classes more probable than the label."""
+        """Return the share of examples whose label is among the k most probable classes."""
         if not 1 <= k <= len(self.classes):
-            raise UserError(f"top-k is {k}; it must be 1 to {len(self.classes)}, the classes")
+            raise UserError(f"top-k is {k}; it must be 1 to {len(self.classes)}")
         own = np.take_along_axis(self.probabilities, self.labels.astype(np.int64)[:, None], axis=1)
         return float(((self.probabilities > own).sum(axis=1) < k).mean())
 
     def to_json(self, top_k: Sequence[int] = ()) -> Json:
-        """Return everything but the single examples; with the top-k accuracy for each k."""
+        """Return all metrics, including the top-k accuracy for each k, without single examples."""
         values = {name: getattr(self, name) for name in NUMBERS}
         values |= {"calibration_error": self.calibration_error(), "macro": self.macro()._asdict()}
         values |= {"top_k": {str(k): self.top_k(k) for k in top_k}} if top_k else {}

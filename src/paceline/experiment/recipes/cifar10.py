@@ -52,8 +52,8 @@ def cifar10_speedrun() -> Experiment:
     0.9428 with `--views shifts`, 0.9348 without, in 13 minutes on 2 vCPUs.
 
     The first convolution whitens patches and is not trained. Filters are trained with Muon, all
-    other weights with Nesterov's momentum. The first quarter sees images of 20 pixels. Crops have
-    33 pixels, because the kernels compute maps of 32, 16, 8 and 4 pixels without waste."""
+    other weights with Nesterov's momentum. The first quarter of training uses images of 20 pixels.
+    Crops have 33 pixels: then the kernels compute maps of 32, 16, 8 and 4 pixels without waste."""
     return Experiment(
         data=_CIFAR10,
         augment=replace(

@@ -16,7 +16,7 @@ def imagenet_resnet50() -> Experiment:
     """ResNet-50 v1.5 on ImageNet: 90 epochs, warm-up of 5 epochs, rate divided by 10 at epochs 30,
     60 and 80; others report 0.76.
 
-    Not trained to its end by us: it needs GPUs. `--model.depth 101` works."""
+    Nobody has trained it to the end yet. `--model.depth 101` trains ResNet-101."""
     return Experiment(
         data=_IMAGENET,
         augment=Augmentation(flip=True),
@@ -58,8 +58,8 @@ def my_images() -> Experiment:
     """A folder of your own images, converted or not: train/<class>/*.jpg and val/<class>/*.jpg,
     or one folder of classes.
 
-    ResNet-18 at 128 pixels; `--data.split 0.1` holds a tenth of one folder out, `--model.init-from
-    RUN` starts from earlier weights."""
+    ResNet-18 at 128 pixels. `--data.split 0.1` uses a tenth of one folder for testing.
+    `--model.init-from RUN` starts from earlier weights."""
     return Experiment(
         data=Data(source="auto", image_size=128),
         augment=_CROPS,
@@ -77,8 +77,8 @@ def finetune() -> Experiment:
     """A folder of your own images: trains a new last layer on Keras's ResNet-50 with its ImageNet
     weights. The other layers do not change.
 
-    `--model.init-from keras:EfficientNetV2B0` takes another of keras.applications, `--model.freeze
-    ..conv4` also trains the last stage. docs/fine-tuning.md has more."""
+    `--model.init-from keras:EfficientNetV2B0` uses a different model. `--model.freeze ..conv4`
+    also trains the last stage. docs/fine-tuning.md has more."""
     return Experiment(
         data=Data(source="auto", image_size=224),
         augment=_CROPS,

@@ -113,7 +113,7 @@ def follow(path: str, share: float, how: How, seed: int, listen: Send) -> Verdic
                     last, sign = len(chain.signatures), time.monotonic()
             time.sleep(POLL_S)
         else:
-            raise UserError(f"{run.where} {CANNOT}: nobody has trained in it for an hour")
+            raise UserError(f"{run.where} {CANNOT}: its training has made no progress for an hour")
     whole = read_chain(run)
     finding, steps = finding or whole.fault, max(1, whole.last)
     if not (auditor.checked or finding):

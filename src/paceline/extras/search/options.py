@@ -28,7 +28,7 @@ class Options:
     combination if there are fewer. The same command with a larger number adds trials."""
     scheduler: Literal["asha", "none"] = "asha"
     """Which trials are stopped early. asha: after 1/16 and 1/4 of its training, a trial continues
-    if it is in the top quarter of those that have come that far. none: no trial."""
+    if it is in the top quarter of those that have reached this point. none: no trial."""
     max_concurrent: Annotated[int, Range(0)] = 0
     """Maximum number of concurrent trials. 0 starts as many as the CPUs or GPUs allow."""
     search_dir: str = ""

@@ -2,7 +2,7 @@
 
 Boxes to crop are chosen for a whole batch at once (`Box`). Then each image is decoded, resized
 (bilinear with antialiasing) and turned upright, in the same way for every format.
-docs/preprocessing.md describes it exactly. Training alone has a faster way for JPEGs, which are
+docs/using-a-run.md describes it exactly. Training alone has a faster way for JPEGs, which are
 decoded more often than anything else.
 """
 

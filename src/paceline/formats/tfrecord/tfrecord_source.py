@@ -82,7 +82,7 @@ def join_splits(
     for name, found in splits.items():
         own = list(islice(remaining, len(found)))
         if not any(len(part.offsets) for part in own):
-            raise UserError(f"{data.dir}: the {name} split has no whole record")
+            raise UserError(f"{data.dir}: the {name} split has no complete record")
         built[name] = build(own)
     train, test = built["train"], built.get("test")
     source = Source(train, test or train, *facts)
