@@ -19,6 +19,7 @@ import pytest
 
 from helpers import SUPPORT, TIMEOUT_S
 from paceline.cli.commands import main
+from paceline.cli.tables import print_table
 from paceline.experiment.user_code import code_digest
 from paceline.formats.check import check
 from paceline.formats.image_folder import files_digest
@@ -101,6 +102,14 @@ def test_an_error_is_one_line_without_control_characters_whatever_it_quotes(
     assert main(["train", "smoke", "--see\nd\x1b[31m\x85é", "1"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("paceline: unknown flag --see\\nd\\x1b[31m\\x85é ")
+
+
+def test_a_table_shows_no_control_characters_and_no_markup_of_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_table(("", "runs/[red]\x1b[31m<"), [("a\x07", "[b]\x1b]0;title")], whole=True)
+    shown = capsys.readouterr().out.split()
+    assert shown == [r"runs/[red]\x1b[31m", r"a\x07", r"[b]\x1b]0;title"]
 
 
 def test_the_digest_of_data_changes_with_the_content_of_an_example(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import paceline as library
 from helpers import SOON_S, assert_refused, metrics_of, program, wait_until
 from in_process import paceline_here
 from made_runs import SMALL, make_grey_run, make_run
+from paceline.cli.results import _print_classes
 from paceline.errors import UserError
 from paceline.experiment.experiment import Average, Data
 from paceline.maths.metrics import num_batches, summarize
@@ -175,3 +176,19 @@ def test_ctrl_c_ends_it_at_once_and_leaves_nothing(uninterrupted: Path, tmp_path
         os.kill(running.pid, signal.SIGINT)
         ended = running.wait(SOON_S)
     assert (ended.code, ended.err) == (130, "paceline: stopped by SIGINT\n")
+
+
+def test_of_many_classes_the_table_shows_those_with_the_lowest_f1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table of 100,000 classes took minutes and 3 GB."""
+    monkeypatch.setattr("paceline.cli.results.MOST_CLASSES", 2)
+    scores = dict.fromkeys(("precision", "recall", "f1"), 0.5)
+    rows = [
+        scores | {"name": name, "count": 1, "f1": f1, "mistaken_for": ""}
+        for name, f1 in (("none", None), ("high", 0.9), ("none too", None), ("low", 0.1))
+    ]
+    _print_classes({"macro": scores, "count": 4, "classes": rows})
+    first, _, *shown = capsys.readouterr().out.splitlines()
+    assert first == "the 2 classes with the lowest F1; --json has all 4"
+    assert [line.split()[0] for line in shown] == ["low", "high", "macro"]

@@ -1,5 +1,7 @@
 """Actions: what is written, saved and told between two blocks, and what stops training."""
 
+import dataclasses
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -10,7 +12,10 @@ import numpy as np
 import pytest
 
 from blocks import block_of, evaluation_of
+from image_folders import build, convert_here, write_images
 from paceline.errors import UserError
+from paceline.experiment.data import Data
+from paceline.experiment.experiment import Experiment
 from paceline.experiment.plan import Plan
 from paceline.loop import StopRequested
 from paceline.maths.state import State, StateLayout
@@ -18,6 +23,7 @@ from paceline.messages import Block, Evaluated, Message, Saved, Send, Warn, from
 from paceline.run_folder.actions import (
     SaveCheckpoint,
     TrainingFailed,
+    _thumbnails,
     send_metrics,
     stop_on_bad_loss,
     write_metrics,
@@ -183,3 +189,14 @@ def test_a_state_that_is_not_finite_is_not_saved_though_the_loss_is(tmp_path: Pa
     with pytest.raises(TrainingFailed, match=r"the vector params .* after step 4"):
         save(block_of(4), None)
     assert checkpoints.steps() == []
+
+
+def test_thumbnails_are_read_without_files_of_autograph(tmp_path: Path) -> None:
+    convert_here(write_images(tmp_path / "images"), tmp_path / "records")
+    source = build("tfrecord", tmp_path / "records")
+    experiment = dataclasses.replace(Experiment(), data=Data(image_size=16))
+    core: Any = SimpleNamespace(experiment=experiment, splits={"test": source.test})
+    before = {*sys.modules}
+    assert _thumbnails(core, "test", np.array([0, 3]), side=8).shape == (2, 8, 8, 3)
+    left = [name for name in sys.modules.keys() - before if "autograph_generated" in name]
+    assert not left, "if a worker is killed, they stay in the temporary folder"

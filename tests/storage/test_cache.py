@@ -78,7 +78,7 @@ def test_other_storage_is_read_through_fsspec(
     (tmp_path / "data" / "class").mkdir(parents=True)
     (tmp_path / "data" / "class" / "0.png").write_bytes(b"x")
     assert contents(bring(f"local://{tmp_path}/data")) == {"0.png": b"x"}
-    with pytest.raises(UserError, match="cannot be written; give a path, or a URL"):
+    with pytest.raises(UserError, match="cannot be a run folder; give a path, or a URL"):
         cache.put_folder(tmp_path / "data", f"local://{tmp_path}/out", "last")
 
 

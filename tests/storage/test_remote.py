@@ -164,7 +164,7 @@ def test_a_missing_extra_and_an_unknown_protocol_are_reported(
 ) -> None:
     with pytest.raises(UserError, match="Protocol not known: nonsense; use s3://"):
         open_to_read("nonsense://bucket/run").files()
-    with pytest.raises(UserError, match="cannot be written; give a path, or a URL"):
+    with pytest.raises(UserError, match="cannot be a run folder; give a path, or a URL"):
         open_to_write("hdfs://host/folder")
     assert isinstance(open_to_read("hdfs://host/folder"), ReadOnlyFolder)
     monkeypatch.setitem(sys.modules, "obstore.store", None)

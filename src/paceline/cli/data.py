@@ -104,7 +104,7 @@ class Convert:
 
         folder = local_folder(self.src)
         convert(folder, self.out, self.split, self.shards, self.first_label, self.processes)
-        print(f"ready: --data.dir {self.out}")
+        print(f"ready: --data.dir {printable(self.out)}")
         return 0
 
 

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from paceline.results.predict import Prediction
 
 
+MOST_CLASSES = 1000
+"""A table with one row for each of 100,000 classes takes minutes."""
+
+
 @dataclass(frozen=True)
 class DataFlags:
     dir: str = ""
@@ -90,6 +94,9 @@ class Eval(ViewFlags):
 def _print_classes(found: Json) -> None:
     headings = ("class", "images", "precision", "recall", "F1", "most often predicted instead<")
     macro = found["macro"] | {"name": "macro", "count": found["count"], "mistaken_for": ""}
+    if len(classes := found["classes"]) > MOST_CLASSES:
+        print(f"the {MOST_CLASSES:,} classes with the lowest F1; --json has all {len(classes):,}")
+        classes = sorted(classes, key=lambda row: (row["f1"] is None, row["f1"]))[:MOST_CLASSES]
     rows = (
         (
             row["name"],
@@ -97,7 +104,7 @@ def _print_classes(found: Json) -> None:
             *(shown(row[name], ".4f") for name in ("precision", "recall", "f1")),
             row["mistaken_for"],
         )
-        for row in [*found["classes"], macro]
+        for row in [*classes, macro]
     )
     print_table(headings, rows)
 
@@ -216,5 +223,5 @@ class Export(RunFlags):
         request = ExportRequest(self.out, self.to, self.checkpoint, self.quantize, self.data.dir)
         with listening("exporting") as listen:
             done = run_export(self.run, request, self.force, self.trust_code, listen)
-        print(f"wrote {done['out']} (step {done['step']:,}): {done['what']}")
+        print(f"wrote {printable(done['out'])} (step {done['step']:,}): {done['what']}")
         return 0

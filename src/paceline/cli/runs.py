@@ -81,7 +81,7 @@ class WriteReport:
         left_out = api.report(self.runs, self.out, force=self.force)
         for line in left_out:
             print(f"paceline: left out: {line}", file=sys.stderr)
-        print(f"ready: {self.out}")
+        print(f"ready: {public(self.out)}")
         return 1 if left_out else 0
 
 

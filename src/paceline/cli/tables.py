@@ -25,9 +25,10 @@ def print_table(
     console, table = Console(), Table(box=None, padding=(0, 2, 0, 0))
     for number, heading in enumerate(headings):
         left = number == 0 or heading.endswith(LEFT)
-        table.add_column(heading.removesuffix(LEFT), justify="left" if left else "right")
-    for row in rows:
         # Text, because names can look like rich's markup: [red]
+        name = Text(printable(heading.removesuffix(LEFT)))
+        table.add_column(name, justify="left" if left else "right")
+    for row in rows:
         table.add_row(*(Text(printable(each)) for each in row))
     if whole:
         wide = console.options.update(width=10_000)

@@ -48,11 +48,10 @@ def read_batch(
     import tensorflow as tf
 
     contents = tf.data.Dataset.from_tensor_slices(places)
-    keep = tf.autograph.experimental.do_not_convert  # AutoGraph leaves files if a worker is killed
-    contents = contents.map(keep(read_one), num_parallel_calls=PARALLEL_READS, deterministic=True)
+    contents = contents.map(read_one, num_parallel_calls=PARALLEL_READS, deterministic=True)
     count = names.shape[0] if names.shape[0] is not None else tf.size(names, tf.int64)
     # drop_remainder: after an error, the other strings would come as a smaller batch
-    batch = contents.batch(count, drop_remainder=True).map(keep(parse))
+    batch = contents.batch(count, drop_remainder=True).map(parse)
     read = tf.data.Dataset.zip((batch.ignore_errors(), tf.data.Dataset.from_tensors(True)))
     unread = tf.nest.map_structure(lambda spec: tf.zeros([count], spec.dtype), batch.element_spec)
     read = read.concatenate(tf.data.Dataset.from_tensors((unread, False)))

@@ -89,8 +89,9 @@ def _thumbnails(core: Core, split: str, indices: np.ndarray, side: int = 96) -> 
     from paceline.data.batches import evaluation_images
 
     where = tf.constant(indices, tf.int64)
-    read = core.splits[split].read(where)[0]
-    images = np.clip(evaluation_images(core.experiment, read).numpy(), 0, 255)
+    unconverted = tf.autograph.experimental.do_not_convert  # a killed worker would leave its files
+    read = unconverted(core.splits[split].read)(where)[0]
+    images = np.clip(unconverted(evaluation_images)(core.experiment, read).numpy(), 0, 255)
     height, width, channels = images.shape[1:]
     scale = min(1.0, side / max(height, width))
     size = round(width * scale), round(height * scale)

@@ -70,8 +70,8 @@ def watched_run(path: str | Path) -> RunFolder:
 def _remote_runs(root: str) -> list[str]:
     """Return the URL of each run folder in a remote folder."""
     from paceline.storage.lease import LEASE
-    from paceline.storage.remote import Store, retry_storage
+    from paceline.storage.remote import open_to_write, retry_storage
 
-    files = [name.split("/") for name in retry_storage(Store(root).files, to_log)]
+    files = [name.split("/") for name in retry_storage(open_to_write(root).files, to_log)]
     names = {parts[0] for parts in files if len(parts) == 2 and parts[1] == LEASE}
     return [f"{root.rstrip('/')}/{name}" for name in sorted(names)]

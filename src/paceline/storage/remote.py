@@ -200,7 +200,7 @@ def open_to_write(url: str) -> Store:
     if isinstance(store := open_to_read(url), Store):
         return store
     raise UserError(
-        f"{url} cannot be written; give a path, or a URL that begins with s3:// or gs://"
+        f"{url} cannot be a run folder; give a path, or a URL that begins with s3:// or gs://"
     )
 
 
