@@ -96,19 +96,14 @@ class Peers:
         return _call(join, [summed], [size])[0]
 
     def _take(self, size: int) -> np.ndarray:
-        """Return a vector that TensorFlow takes without a copy: one that it has left, or a new one.
-
-        A new one costs more than its exchange, because the system fills its pages with zeros.
-        """
+        """Return a vector that TensorFlow takes without a copy: one that it has left, or a new one,
+        whose pages the system fills with zeros, which takes longer than to send it."""
         known, most = self._vectors, size + ALIGNED
-        for k in range(len(known)):
-            if len(known[k]) == most and sys.getrefcount(known[k]) == 2:  # nobody has a part of it
-                each = known[k]
-                break
-        else:
-            known.append(each := np.empty(most, np.float32))
-        first = -each.ctypes.data // each.itemsize % ALIGNED
-        return each[first : first + size]
+        of_size = (k for k in range(len(known)) if len(known[k]) == most)
+        if (k := next((k for k in of_size if sys.getrefcount(known[k]) == 2), -1)) < 0:
+            known.append(np.empty(most, np.float32))
+        first = -known[k].ctypes.data // known[k].itemsize % ALIGNED
+        return known[k][first : first + size]
 
     def _share(self, vector: np.ndarray, places: Sequence[np.ndarray] | np.ndarray) -> None:
         """Give everyone this worker's vector; put those of all workers into their places."""

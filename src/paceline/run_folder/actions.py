@@ -88,8 +88,7 @@ def _thumbnails(core: Core, split: str, indices: np.ndarray, side: int = 96) -> 
 
     from paceline.data.batches import evaluation_images
 
-    where = tf.constant(indices, tf.int64)
-    read = core.splits[split].read(where)[0]
+    read = core.splits[split].read(tf.constant(indices, tf.int64))[0]
     images = np.clip(evaluation_images(core.experiment, read).numpy(), 0, 255)
     height, width, channels = images.shape[1:]
     scale = min(1.0, side / max(height, width))
