@@ -24,7 +24,7 @@ from paceline.maths.sums import ALIGNED, add_subtrees, divided_tree
 from paceline.messages import NEIGHBORS
 
 _BUFFER = 4 << 20
-"""Bytes that the system may hold for a connection: fewer turns between the two processes."""
+"""Bytes that the system may hold for one on this machine: fewer turns between the two processes."""
 
 
 class WorkerGone(ConnectionError):
@@ -45,8 +45,9 @@ class Peers:
         self._vectors: list[np.ndarray] = []
         for each in sockets.values():
             each.setblocking(False)
-            for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-                each.setsockopt(socket.SOL_SOCKET, buffer, _BUFFER)
+            if each.family == socket.AF_UNIX:  # TCP adjusts its own, beyond what may be set here
+                for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                    each.setsockopt(socket.SOL_SOCKET, buffer, _BUFFER)
 
     def abort(self) -> None:
         """End an exchange in which another thread waits."""
