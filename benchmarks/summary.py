@@ -93,15 +93,20 @@ def compared(measured: Mapping[str, Measured], own: str) -> list[Figure]:
     """Return how much faster a contender is than PyTorch's best of each round, also in CPU time.
 
     Both use all cores, so the two figures should be close. If they are not, something disturbed
-    the measurement, and there is no ratio of speeds.
+    the measurement, and there is no ratio of speeds; the cores in use tell whose turns were.
     """
     pytorch = best_of_rounds(measured, "pytorch-")
     speed = ratio(measured[own], pytorch)
     cpu = ratio(pytorch, measured[own], lambda turn: turn.cpu_ms_per_image)
     of_speed = Figure(f"images/s, paceline to PyTorch's best (mostly {pytorch.name})", speed, "x")
     of_cpu = Figure("CPU time per image, PyTorch's best to paceline", cpu, "x")
+    cores = [
+        Figure(f"cores in use, {name}", quartiles(t.cpu_s / t.wall_s for t in each.turns), "")
+        for name, each in ((own, measured[own]), ("PyTorch's best", pytorch))
+    ]
     larger, smaller = max(speed.median, cpu.median), min(speed.median, cpu.median)
-    return [of_speed, of_cpu] if larger <= MOST_CONTRADICTION * smaller else [of_cpu]
+    agree = larger <= MOST_CONTRADICTION * smaller
+    return [*([of_speed] if agree else []), of_cpu, *cores]
 
 
 def rows(measured: Mapping[str, Measured], baseline: str) -> list[Row]:

@@ -72,6 +72,25 @@ def test_a_worker_that_is_gone_is_not_the_fault_of_the_one_that_reports_it() -> 
     assert not _lost_another_worker(tf.errors.UnknownError(None, None, "something else"))
 
 
+def test_a_sum_that_is_still_used_is_not_written_over_and_one_that_is_not_is_used_again() -> None:
+    peers, size = two()[:2], 1000
+    totals = [
+        tf.function(lambda own, index=index: peers[index].total(2, index, [own]))
+        for index in (0, 1)
+    ]
+
+    def sums(value: float) -> list[tf.Tensor]:
+        return at_once(*(lambda i=i: totals[i](tf.fill([size], value + i)) for i in (0, 1)))
+
+    kept = {value: sums(value) for value in (1.0, 2.0, 3.0)}
+    made = [len(each._vectors) for each in peers]
+    for value in range(20):
+        assert np.array_equal(sums(float(value))[1], np.full(size, 2.0 * value + 1))
+    for value, both in kept.items():
+        assert np.array_equal(both, np.full([2, size], 2 * value + 1))
+    assert all(len(each._vectors) <= most + 4 for each, most in zip(peers, made, strict=True))
+
+
 def test_only_a_worker_that_was_given_neighbors_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(NEIGHBORS, raising=False)
     assert find_neighbors(0) is None

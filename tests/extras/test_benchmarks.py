@@ -56,7 +56,8 @@ def test_pytorchs_best_of_each_round_counts_and_a_contradiction_is_not_printed()
 
     slow, fast = measured([10, 20], [2, 2]), measured([20, 10], [2, 2])
     pytorch = {"pytorch-a": slow, "pytorch-b": fast}
-    speed, cpu = compared({"paceline": measured([40, 40], [2, 2]), **pytorch}, "paceline")
+    speed, cpu, *_ = compared({"paceline": measured([40, 40], [2, 2]), **pytorch}, "paceline")
     assert speed.measured.median == cpu.measured.median == 2
-    (cpu,) = compared({"paceline": measured([40, 40], [1.5, 1.5]), **pytorch}, "paceline")
+    cpu, *cores = compared({"paceline": measured([40, 40], [1.5, 1.5]), **pytorch}, "paceline")
     assert cpu.name.startswith("CPU time")
+    assert [each.measured.median for each in cores] == [1.5, 2]

@@ -125,7 +125,6 @@ class Check(_DataFlags):
         report = check(local_folder(self.dir), self.split, self.records)
         count = len(report.problems)
         notes = [f"note: {note}" for note in report.notes]
-        lines = [*report.table(), *report.problems, *notes]
-        print(*map(printable, lines), sep="\n")
+        print(*map(printable, [*report.table(), *report.problems, *notes]), sep="\n")
         print(f"{count:,} problem{'s' * (count > 1)}" if count else "no problems")
         return 1 if count else 0

@@ -78,8 +78,7 @@ def build_eval_batches(
     def batch(number: tf.Tensor) -> Batch:
         with tf.device("CPU:0"):
             positions = number * batch_size + tf.range(batch_size, dtype=tf.int64)
-            indices = tf.minimum(positions, split.size - 1)
-            raw, labels = split.read(indices)
+            raw, labels = split.read(tf.minimum(positions, split.size - 1))
             images = evaluation_images(experiment, raw)
             weights = tf.cast(positions < split.size, tf.float32)
             images = fixed_size.scale(experiment.scaling, images)

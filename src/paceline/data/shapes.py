@@ -106,8 +106,7 @@ def _speck(bits: _Bits) -> Field:
     x, y = bits.uniform(0, SIDE), bits.uniform(0, SIDE)
     long, wide = bits.uniform(1, 6)[:, None, None], bits.uniform(0.5, 1.8)[:, None, None]
     u = np.abs(_plane(across, down, -across * x - down * y)) - long
-    v = np.abs(_plane(-down, across, down * x - across * y)) - wide
-    return _coverage(np.maximum(u, v))
+    return _coverage(np.maximum(u, np.abs(_plane(-down, across, down * x - across * y)) - wide))
 
 
 def _shape(bits: _Bits) -> Field:

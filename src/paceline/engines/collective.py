@@ -213,8 +213,7 @@ class CollectiveEngine:
         start, count = tf.constant(spans[0][0], tf.int64), spans[-1][1] - spans[0][0]
         on_gpu = any("GPU" in device for device in self._strategy.extended.worker_devices)
         results = self._core.round_vectors(now, start, count, self._side_by_side, int(on_gpu))
-        factor = mean_factor(self._core.experiment.replicas)
-        mean = plain(number(self._sum(results)) * factor)
+        mean = plain(number(self._sum(results)) * mean_factor(self._core.experiment.replicas))
         new, tails = self._core.finish_round(vectors, mean, table)
         return tails, self._memory.update(new, last)
 

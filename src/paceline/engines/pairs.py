@@ -130,8 +130,7 @@ class Collectives:
         size = int(own.shape[0])
         both = tf.raw_ops.CollectiveGatherV2(**self._call(other, own, turn))
         both = tf.ensure_shape(both, [2 * size])
-        is_first = self._is_first(low, high)
-        return both if is_first else tf.concat([both[size:], both[:size]], 0)
+        return both if self._is_first(low, high) else tf.concat([both[size:], both[:size]], 0)
 
     def reduce(self, other: int, own: tf.Tensor, turn: int) -> tf.Tensor:
         """Return the sum of both vectors. On GPUs this is one call of NCCL, without a copy."""

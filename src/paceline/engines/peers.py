@@ -12,6 +12,7 @@ import os
 import selectors
 import socket
 import struct
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -23,7 +24,7 @@ from paceline.maths.sums import ALIGNED, add_subtrees, divided_tree
 from paceline.messages import NEIGHBORS
 
 _BUFFER = 4 << 20
-"""Bytes that the system may hold for a connection: fewer turns between the two processes."""
+"""Bytes that the system may hold for one on this machine: fewer turns between the two processes."""
 
 
 class WorkerGone(ConnectionError):
@@ -41,10 +42,12 @@ class Peers:
         self._sockets = sockets
         self._server = server
         self._exchanges = 0
+        self._vectors: list[np.ndarray] = []
         for each in sockets.values():
             each.setblocking(False)
-            for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-                each.setsockopt(socket.SOL_SOCKET, buffer, _BUFFER)
+            if each.family == socket.AF_UNIX:  # TCP adjusts its own, beyond what may be set here
+                for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                    each.setsockopt(socket.SOL_SOCKET, buffer, _BUFFER)
 
     def abort(self) -> None:
         """End an exchange in which another thread waits."""
@@ -73,25 +76,35 @@ class Peers:
         divided, size = divided_tree(replicas, self.members), int(sums[0].shape[0])
         width = -(-size // (self.members * ALIGNED)) * ALIGNED
         shards = [slice(k * width, (k + 1) * width) for k in range(self.members)]
-        spans = [span for spans in divided for span in spans]
+        length = len(range(size)[shards[own]])
+        spans = [span for k in sorted(self._sockets) for span in divided[k]]
 
         def show(*sums: np.ndarray) -> list[np.ndarray]:
-            """Give the others their shards; return this worker's shard of every subtree."""
-            mine = [each[shards[own]].copy() for each in sums]
-            rows = {k: [np.empty_like(mine[0]) for _ in divided[k]] for k in self._sockets}
+            """Give the others their shards; return this worker's shard of their subtrees."""
+            rows = {k: [self._take(length) for _ in divided[k]] for k in self._sockets}
             self._swap({k: [each[shards[k]] for each in sums] for k in self._sockets}, rows)
-            rows[own] = mine
-            return [row for k in range(self.members) for row in rows[k]]
+            return [row for k in sorted(rows) for row in rows[k]]
 
         def join(summed: np.ndarray) -> np.ndarray:
             """Give the others the sum of this worker's shard; return all shards."""
-            total = np.empty(size, np.float32)
+            total = self._take(size)
             self._share(summed, [total[shard] for shard in shards])
             return total
 
-        shown = _call(show, sums, [len(range(size)[shards[own]])] * len(spans))
-        summed = add_subtrees((0, replicas), dict(zip(spans, shown, strict=True)), add)
+        shown = _call(show, sums, [length] * len(spans))
+        known = dict(zip(divided[own], (each[shards[own]] for each in sums), strict=True))
+        summed = add_subtrees((0, replicas), known | dict(zip(spans, shown, strict=True)), add)
         return _call(join, [summed], [size])[0]
+
+    def _take(self, size: int) -> np.ndarray:
+        """Return a vector that TensorFlow takes without a copy: one that it has left, or a new one,
+        whose pages the system fills with zeros, which takes longer than to send it."""
+        known, most = self._vectors, size + ALIGNED
+        of_size = (k for k in range(len(known)) if len(known[k]) == most)
+        if (k := next((k for k in of_size if sys.getrefcount(known[k]) == 2), -1)) < 0:
+            known.append(np.empty(most, np.float32))
+        first = -known[k].ctypes.data // known[k].itemsize % ALIGNED
+        return known[k][first : first + size]
 
     def _share(self, vector: np.ndarray, places: Sequence[np.ndarray] | np.ndarray) -> None:
         """Give everyone this worker's vector; put those of all workers into their places."""

@@ -133,11 +133,12 @@ def _chosen(layout: Layout, place: Path, pattern: str, test: str) -> Layout:
 def read_file(layout: Layout, file: Path) -> Examples:
     """Return the images and labels of one file, in either layout. Raise UserError if it is bad."""
     pixels, labels = (_read_binary if layout.label_bytes else _read_pickle)(layout, file)
+    last = len(layout.classes) - 1
     for record, label in enumerate(labels.tolist()):
-        if not 0 <= label < len(layout.classes):
-            allowed = f"labels are 0 to {len(layout.classes) - 1}"
+        if not 0 <= label <= last:
+            allowed = f"labels are 0 to {last}"
             raise UserError(f"{file} has label {label} in record {record}; {allowed}")
-    images = np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    images = np.stack(np.split(pixels, 3, axis=1), axis=-1).reshape(-1, 32, 32, 3)
     return images, labels.astype(np.int32)
 
 

@@ -109,8 +109,7 @@ def why_unavailable() -> str:
 
 def missing_instructions() -> str:
     """Return the instruction sets that this CPU lacks; empty if it has all."""
-    needs = CPU_NEEDS.get(platform.machine(), ())
-    return " and ".join(sorted(set(needs) - cpu_flags()))
+    return " and ".join(sorted(set(CPU_NEEDS.get(platform.machine(), ())) - cpu_flags()))
 
 
 @functools.cache

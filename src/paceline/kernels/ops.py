@@ -97,8 +97,7 @@ def conv_moments(
 
 
 def _convolve(x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: str, **extras: float) -> Any:
-    kind = (*kernel.shape[:2], stride, padding)
-    if kind == (3, 3, 1, "SAME") and kernel.shape[2] % 8 == 0:
+    if (*kernel.shape[:2], stride, padding) == (3, 3, 1, "SAME") and kernel.shape[2] % 8 == 0:
         return load().paceline_conv3x3(x, kernel, **extras)
     given = {"stride": stride, "padding": padding, "rounded": in_bfloat16.get()}
     return load().paceline_conv(x, kernel, **given, **extras)

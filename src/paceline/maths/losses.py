@@ -80,7 +80,6 @@ def build_examine(
             others = exponential(plain(number(outputs) - highest[:, None]))
             highest = plain(1.0 / number(total(others, -1)))
         single = [tf.cast(values, tf.float32) for values in (batch.labels, tf.argmax(outputs, -1))]
-        row = tf.concat([tf.stack(sums), *single, highest], 0)
-        return Examined(row, outputs, batch.labels)
+        return Examined(tf.concat([tf.stack(sums), *single, highest], 0), outputs, batch.labels)
 
     return examine

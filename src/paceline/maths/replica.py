@@ -229,8 +229,7 @@ class Core:
     ) -> list[tf.Tensor]:
         """Return what `count` replicas contribute, computed `side_by_side` at a time, with the
         batches of `ahead` more prepared meanwhile."""
-        numbers = [first_replica + k for k in range(count)]
-        replicas = [partial(self.round_vector, now, n) for n in numbers]
+        replicas = [partial(self.round_vector, now, first_replica + k) for k in range(count)]
         return run_side_by_side(replicas, side_by_side, ahead)
 
     def evaluate_batches(

@@ -35,8 +35,7 @@ def _dense(layer: keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
 
 
 def _global_mean(layer: keras.layers.GlobalAveragePooling2D, x: tf.Tensor) -> tf.Tensor:
-    channels = x.shape[-1]
-    y = mean(tf.reshape(x, [-1, x.shape[1] * x.shape[2], channels]), 1)
+    y = mean(tf.reshape(x, [-1, x.shape[1] * x.shape[2], x.shape[-1]]), 1)
     return y[:, None, None] if layer.keepdims else y
 
 

@@ -83,8 +83,7 @@ def calibration_error(correct: Array, probabilities: Array) -> float:
     edges = np.linspace(0, 1, BINS + 1)[1:-1]
     bins = np.digitize(probabilities, edges, right=True)
     gaps = np.asarray(correct, np.float64) - np.asarray(probabilities, np.float64)
-    sums = np.bincount(bins, weights=gaps, minlength=BINS)
-    return float(np.abs(sums).sum() / len(gaps))
+    return float(np.abs(np.bincount(bins, weights=gaps, minlength=BINS)).sum() / len(gaps))
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,7 @@ def parse_npz(content: bytes) -> dict[str, Array]:
 def _parse_npy(content: bytes) -> Array:
     file = io.BytesIO(content)
     try:
-        read = READERS[np.lib.format.read_magic(file)]
-        shape, fortran, kind = read(file)
+        shape, fortran, kind = READERS[np.lib.format.read_magic(file)](file)
     except Exception as error:  # a damaged header is parsed as Python and can raise anything
         raise ValueError(f"its header is damaged: {type(error).__name__}") from error
     size = len(content) - file.tell()

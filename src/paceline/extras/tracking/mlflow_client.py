@@ -46,8 +46,7 @@ class Client:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "paceline"
         found = self._client.get_experiment_by_name(name)
         experiment = found.experiment_id if found else self._client.create_experiment(name)
-        run = self._client.create_run(experiment, run_name=self._name)
-        return str(run.info.run_id)
+        return str(self._client.create_run(experiment, run_name=self._name).info.run_id)
 
     def log(self, records: Sequence[tuple[int, dict[str, float]]]) -> None:
         now = int(time.time() * 1000)

@@ -75,116 +75,50 @@ struct Buffers {
 
 thread_local Scratch scratch;
 
-// ---- transforms of a strip ---------------------------------------------------------------------------------------
+// ---- transforms of a strip, with the vectors of AVX2 and those of AVX-512 -----------------------------------------
 
-// Channels [0, c) of one strip of an image to V[point][tile][c], 8 VECTORS channels at a time. Columns first:
-// neighbouring tiles share two of six columns. Rows outside the image are read from `zeros`.
-template <int VECTORS>
-void input_strip(const Shape& s, int c, int tiles, const float* image, int strip, const Buffers& b,
-                 float* v) {
-  constexpr int L = 8 * VECTORS;
-  const float* rows[6];
-  for (int i = 0; i < 6; i++) {
-    const int y = 4 * strip - 1 + i;
-    rows[i] = y >= 0 && y < s.h ? image + static_cast<size_t>(y) * s.w * c : b.zeros;
-  }
-  const int width = 4 * tiles + 2;  // column x of the image is column x + 1 here
-  const size_t after = static_cast<size_t>(s.w + 1) * 6 * L;
-  std::memset(b.columns, 0, 6 * L * sizeof(float));
-  std::memset(b.columns + after, 0, (static_cast<size_t>(width) * 6 * L - after) * sizeof(float));
-  for (int c0 = 0; c0 < c; c0 += L) {
-    float* column = b.columns + 6 * L;
-    for (int x = 0; x < s.w; x++, column += 6 * L) {
-      const size_t at = static_cast<size_t>(x) * c + c0;
-#pragma GCC unroll 2
-      for (int q = 0; q < VECTORS; q++) {
-        V8 d[6], o[6];
-        for (int i = 0; i < 6; i++) d[i] = load(rows[i] + at + 8 * q);
-        input_points(d, o);
-        for (int i = 0; i < 6; i++) store(column + i * L + 8 * q, o[i]);
-      }
-    }
-    for (int t = 0; t < tiles; t++) {
-      const float* from = b.columns + static_cast<size_t>(t) * 4 * 6 * L;
-      float* to = v + static_cast<size_t>(t) * c + c0;
-      for (int i = 0; i < 6; i++) {
-#pragma GCC unroll 2
-        for (int q = 0; q < VECTORS; q++) {
-          V8 d[6], o[6];
-          for (int j = 0; j < 6; j++) d[j] = load(from + (j * 6 + i) * L + 8 * q);
-          input_points(d, o);
-          for (int j = 0; j < 6; j++) store(to + (i * 6 + j) * b.point_v + 8 * q, o[j]);
-        }
-      }
-    }
-  }
-}
+namespace narrow {
+using V = V8;
+constexpr int LANES = 8;
+#include "winograd_strips.h"
+}  // namespace narrow
 
-// M[point][tile][width] of one strip to channels [k0, k0 + width) of an image with k channels.
-void output_strip(const Shape& s, int k, int k0, int width, int tiles, float* image, int strip,
-                  const float* m, size_t point) {
-  const int high = std::min(4, s.h - 4 * strip);
-  for (int t = 0; t < tiles; t++) {
-    const int wide = std::min(4, s.w - 4 * t);
-    float* to = image + (static_cast<size_t>(4 * strip) * s.w + 4 * t) * k + k0;
-    const float* from = m + static_cast<size_t>(t) * width;
-    for (int q = 0; q < width; q += 8) {
-      V8 half[4][6];
-      for (int j = 0; j < 6; j++) {
-        V8 p[6], y[4];
-        for (int i = 0; i < 6; i++) p[i] = load_once(from + (i * 6 + j) * point + q);
-        output_pixels(p, y);
-        for (int i = 0; i < 4; i++) half[i][j] = y[i];
-      }
-      const auto write = [&](int rows, int columns) __attribute__((always_inline)) {
-        for (int i = 0; i < rows; i++) {
-          V8 y[4];
-          output_pixels(half[i], y);
-          for (int j = 0; j < columns; j++)
-            store(to + (static_cast<size_t>(i) * s.w + j) * k + q, y[j]);
-        }
-      };
-      if (high == 4 && wide == 4)
-        write(4, 4);  // its loops are unrolled
-      else
-        write(high, wide);
-    }
-  }
-}
+#ifdef __x86_64__
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512f"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f")
+#endif
+namespace broad {
+typedef float V __attribute__((vector_size(64), may_alias));
+typedef float Unaligned __attribute__((vector_size(64), aligned(4), may_alias));
+constexpr int LANES = 16;
+inline V load(const float* p) { return *reinterpret_cast<const Unaligned*>(p); }
+inline void store(float* p, V v) { *reinterpret_cast<Unaligned*>(p) = v; }
+inline V add(V a, V b) { return a + b; }
+inline V sub(V a, V b) { return a - b; }
+inline V mul(double a, V b) { return static_cast<float>(a) * b; }
+inline V fma(double a, V b, V c) { return _mm512_fmadd_ps(_mm512_set1_ps(static_cast<float>(a)), b, c); }
+inline V fnma(double a, V b, V c) { return fma(-a, b, c); }
+#include "winograd_strips.h"
+}  // namespace broad
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#else
+namespace broad = narrow;
+#endif
 
-// One strip of the output's gradient to M[point][tile][k].
-void gradient_strip(const Shape& s, int k, int tiles, const float* image, int strip,
-                    const Buffers& b, float* m) {
-  const int high = std::min(4, s.h - 4 * strip);
-  for (int t = 0; t < tiles; t++) {
-    const float* pixels[4][4];
-    for (int i = 0; i < 4; i++)
-      for (int j = 0; j < 4; j++) {
-        const size_t at = (static_cast<size_t>(4 * strip + i) * s.w + 4 * t + j) * k;
-        pixels[i][j] = i < high && 4 * t + j < s.w ? image + at : b.zeros;
-      }
-    float* to = m + static_cast<size_t>(t) * k;
-    for (int q = 0; q < k; q += 8) {
-      V8 half[6][4];
-      for (int j = 0; j < 4; j++) {
-        V8 y[4], p[6];
-        for (int i = 0; i < 4; i++) y[i] = load(pixels[i][j] + q);
-        output_points(y, p);
-        for (int i = 0; i < 6; i++) half[i][j] = p[i];
-      }
-      for (int i = 0; i < 6; i++) {
-        V8 p[6];
-        output_points(half[i], p);
-        for (int j = 0; j < 6; j++) store(to + (i * 6 + j) * b.point_m + q, p[j]);
-      }
-    }
-  }
-}
+// Whether strips of this many channels are transformed with AVX-512.
+bool is_broad(int channels) { return wide::used && channels % 16 == 0; }
 
 void input_block(const Shape& s, const Tiling& t, int c, const float* x, int first, int strips,
                  const Buffers& b) {
   const size_t image = static_cast<size_t>(s.h) * s.w * c;
-  const auto transform = c % 16 ? input_strip<1> : input_strip<2>;
+  const auto transform = is_broad(c) ? broad::input_strip<1> : c % 16 ? narrow::input_strip<1> : narrow::input_strip<2>;
   for (int i = 0; i < strips; i++) {
     const int strip = first + i;
     transform(s, c, t.columns, x + static_cast<size_t>(strip / t.rows) * image, strip % t.rows, b,
@@ -223,6 +157,7 @@ void convolve(const Shape& s, int in, int out, const float* x, const float* filt
       for (int p = 0; p < POINTS; p++)
         multiply_panels(tiles, b.v + p * b.point_v, in, b.u + p * b.point_u, in, width,
                         b.m + p * b.point_m, width, prefetch);
+      const auto output_strip = is_broad(width) ? broad::output_strip : narrow::output_strip;
       for (int strip = first; strip < last; strip++)
         output_strip(s, out, k0, width, t.columns, y + static_cast<size_t>(strip / t.rows) * image,
                      strip % t.rows, b.m + static_cast<size_t>(strip - first) * t.columns * width,
@@ -256,6 +191,7 @@ void filter_gradient(const Shape& s, const float* x, const float* dy, float* dfi
     const int last = std::min(first + t.block_strips, t.strips), tiles = (last - first) * t.columns;
     const int next = std::min(last + t.block_strips, t.strips);
     input_block(s, t, c, x, first, last - first, b);
+    const auto gradient_strip = is_broad(k) ? broad::gradient_strip : narrow::gradient_strip;
     for (int strip = first; strip < last; strip++)
       gradient_strip(s, k, t.columns, dy + static_cast<size_t>(strip / t.rows) * image,
                      strip % t.rows, b, b.m + static_cast<size_t>(strip - first) * t.columns * k);

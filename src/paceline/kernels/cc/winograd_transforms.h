@@ -20,49 +20,6 @@ inline V8 mul(double a, V8 b) { return set(a) * b; }
 inline V8 fma(double a, V8 b, V8 c) { return paceline::fma(set(a), b, c); }    // a b + c
 inline V8 fnma(double a, V8 b, V8 c) { return paceline::fma(-set(a), b, c); }  // c - a b
 
-// Loads into a register. Without it, g++ loads a value again for each use.
-inline V8 load_once(const float* p) {
-  V8 v = load(p);
-#ifdef __AVX__
-  asm("" : "+x"(v));
-#endif
-  return v;
-}
-
-// Six pixels to six points: B^T.
-inline __attribute__((always_inline)) void input_points(const V8 (&d)[6], V8 (&o)[6]) {
-  o[0] = fma(N0, d[0], fnma(A2 + B2, d[2], d[4]));
-  const V8 even_a = fnma(B2, d[2], d[4]), odd_a = fnma(B2, d[1], d[3]);
-  o[1] = fma(A, odd_a, even_a);
-  o[2] = fnma(A, odd_a, even_a);
-  const V8 even_b = fnma(A2, d[2], d[4]), odd_b = fnma(A2, d[1], d[3]);
-  o[3] = fma(B, odd_b, even_b);
-  o[4] = fnma(B, odd_b, even_b);
-  o[5] = fma(N0, d[1], fnma(A2 + B2, d[3], d[5]));
-}
-
-// Six points to four pixels: A^T.
-inline __attribute__((always_inline)) void output_pixels(const V8 (&m)[6], V8 (&y)[4]) {
-  const V8 sum_a = add(m[1], m[2]), diff_a = mul(A, sub(m[1], m[2]));
-  const V8 sum_b = add(m[3], m[4]), diff_b = sub(m[3], m[4]);
-  y[0] = add(add(m[0], sum_a), sum_b);
-  y[1] = fma(B, diff_b, diff_a);
-  y[2] = fma(B2, sum_b, mul(A2, sum_a));
-  y[3] = fma(B2 * B, diff_b, fma(A2, diff_a, m[5]));
-}
-
-// Four pixels of the output's gradient to six points: A.
-inline __attribute__((always_inline)) void output_points(const V8 (&y)[4], V8 (&m)[6]) {
-  const V8 even_a = fma(A2, y[2], y[0]), odd_a = fma(A2, y[3], y[1]);
-  const V8 even_b = fma(B2, y[2], y[0]), odd_b = fma(B2, y[3], y[1]);
-  m[0] = y[0];
-  m[1] = fma(A, odd_a, even_a);
-  m[2] = fnma(A, odd_a, even_a);
-  m[3] = fma(B, odd_b, even_b);
-  m[4] = fnma(B, odd_b, even_b);
-  m[5] = y[3];
-}
-
 // Three weights to six points: G.
 inline void filter_points(const V8 (&g)[3], V8 (&u)[6]) {
   u[0] = mul(1 / N0, g[0]);
