@@ -3,8 +3,6 @@
 `python tests/support/sizes.py` prints the figures.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import sizes

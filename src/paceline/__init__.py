@@ -4,8 +4,6 @@ The same experiment gives the same bits in every place. Importing the package do
 TensorFlow; what needs TensorFlow is imported on first use.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -3,8 +3,6 @@
 Every process that computes replicas builds its own core from the job.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib import import_module
 

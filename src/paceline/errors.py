@@ -1,7 +1,5 @@
 """The errors that are shown as one line without a traceback, and the hint "did you mean"."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import signal

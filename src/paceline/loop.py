@@ -1,7 +1,5 @@
 """The training loop of every engine. It imports neither TensorFlow nor data nor models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Any number of workers: shares of the replicas, subtrees, and the exchange of their sums."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Flags that are wrong: one line, exit code 2, and nothing is written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

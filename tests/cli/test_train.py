@@ -1,7 +1,5 @@
 """`paceline train` as a person meets it: runs, mistakes that a worker finds, and a terminal."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ A command is a frozen dataclass. Its fields are the flags, its docstring is the 
 does the work. It imports no TensorFlow: a worker process does what needs TensorFlow.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import sys

@@ -4,8 +4,6 @@
 section, such as optimizer, and `--help all` every flag. The texts are below the fields.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import textwrap

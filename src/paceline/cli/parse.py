@@ -1,7 +1,5 @@
 """Flags to dataclasses, through tyro. tyro's errors become one line with the nearest name."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Tables on a terminal: aligned columns without lines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from paceline.errors import printable

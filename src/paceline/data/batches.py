@@ -1,7 +1,5 @@
 """(step, replica) -> the batch that a replica trains on; batch number -> an evaluation batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType

@@ -1,8 +1,6 @@
 """Images of one size, as stored -> cropped, flipped, resized and scaled; in TensorFlow ops over a
 batch. `formats.encoded.prepare` is its twin for encoded images of any size."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ ops only, because it runs inside compiled steps, and on parameter servers in a d
 than the one that built it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

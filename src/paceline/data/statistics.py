@@ -4,8 +4,6 @@
 All sums are of whole numbers, so that every worker gets the same bits.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

@@ -6,8 +6,6 @@ maths. To add an engine: write a module with a function `connect`, add a line to
 a row to the tests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol

@@ -12,8 +12,6 @@ subtrees. The algorithms do not know how vectors are sent, so that tests can run
 process. `Collectives` has the exchanges themselves, as operations of TensorFlow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

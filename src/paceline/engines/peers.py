@@ -6,8 +6,6 @@ worker's shard of its own sums, adds up its own shard in the tree's order, and s
 all. Workers with GPUs use `network` instead. Only numbers are ever read from a connection.
 """
 
-from __future__ import annotations
-
 import os
 import selectors
 import socket

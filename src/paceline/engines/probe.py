@@ -4,8 +4,6 @@ A task that cannot train, for a reason that only a person can correct, tells it 
 its address: the others end with the same error, and no platform restarts them.
 """
 
-from __future__ import annotations
-
 import errno
 import math
 import socket

@@ -3,8 +3,6 @@
 It knows dataclasses in general. A field's type and its `Range` say what is allowed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Collection

@@ -3,8 +3,6 @@
 No TensorFlow. Nothing after this module counts in epochs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from paceline.errors import UserError

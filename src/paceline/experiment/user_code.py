@@ -4,8 +4,6 @@ What they take and return is checked where they are used: data, models, actions.
 with FOLDER::, which is then where it is looked for (a run folder's copy of the code).
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Initial values that are not the model's own: stored weights, or filters from the data."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 

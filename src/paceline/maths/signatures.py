@@ -6,8 +6,6 @@ record what each replica computed in each step. Only whole numbers are added: a 
 look at the vector and does not depend on the order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """The training state as plain NumPy data, and which variables its vectors hold. No TensorFlow."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Container, Iterator

@@ -1,7 +1,5 @@
 """A Keras model as a pure function of flat vectors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ are in
 `maths.update_more`. To add an optimizer: write a rule, and add a line to `RULES`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ halved; after `GROW_EVERY` finite steps in a row it is doubled. The scale is par
 workers decide by the same mean, so they decide alike.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

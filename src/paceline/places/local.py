@@ -1,7 +1,5 @@
 """Workers on this machine: one process or several."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager

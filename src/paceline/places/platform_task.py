@@ -3,8 +3,6 @@
 `tf_config`, `slurm` and `kubernetes` find the cluster. The platform restarts tasks.
 """
 
-from __future__ import annotations
-
 import signal
 import socket
 import threading

@@ -4,8 +4,6 @@ Slurm's variables give every task the nodes of the step and its own number. Slur
 the tasks; a batch script requeues the job (examples/slurm.sbatch).
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -5,8 +5,6 @@ digest of the state. Only what differs from that is `Damaged`: an OSError means 
 not be read, and says nothing about its content. Which files are kept belongs to `checkpoints`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

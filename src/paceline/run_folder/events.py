@@ -3,8 +3,6 @@
 The chief writes them, without TensorFlow. They change no bit of the run.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from pathlib import Path

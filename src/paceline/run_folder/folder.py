@@ -4,8 +4,6 @@ Only the chief opens and writes a run folder; every command may read one. If the
 storage, `path` is the local side and `remote_run.RemoteRun` keeps both sides the same.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

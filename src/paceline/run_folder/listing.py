@@ -1,7 +1,5 @@
 """The list of runs: progress, accuracy and speed of each, and how to resume an unfinished one."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

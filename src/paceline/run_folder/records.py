@@ -1,7 +1,5 @@
 """What a run measures, as records by step: metrics.jsonl and others."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

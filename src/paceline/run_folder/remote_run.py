@@ -10,8 +10,6 @@ TensorBoard reads them itself.
 The local side is scratch: it is removed before a `pull` and after a clean end.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import threading

@@ -3,8 +3,6 @@
 It also owns the checksum in JSON files. `run_folder.folder` knows which files a run contains.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

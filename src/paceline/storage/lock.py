@@ -5,8 +5,6 @@ can give the lock of a disconnected process away. That process then finds a high
 writes nothing more (`check`). The lease of a folder on remote storage is `lease.Holder`.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -5,8 +5,6 @@ their parents have ended. Some start their own session, and daemons of Ray overw
 environment with their names.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 `data.batches` imports this file only if an experiment asks for one of them.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

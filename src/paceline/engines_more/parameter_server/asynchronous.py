@@ -7,8 +7,6 @@ rate depends on when the gradient arrives. The bits are not reproducible, and gr
 when training stops are lost.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

@@ -7,8 +7,6 @@ alone changes the state: an update takes the slots that have the expected stamps
 servers or on none. If a late vector is in a slot, the expected one is computed again.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress

@@ -4,8 +4,6 @@ It does what the chief sends it, and builds neither data nor model. It ends when
 (`ParameterServerEngine.close`) or is gone. The chief compares the facts that it publishes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

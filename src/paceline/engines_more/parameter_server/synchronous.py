@@ -1,7 +1,5 @@
 """Synchronous training on parameter servers: the same bits as one process."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A Ray cluster: the connection, what a worker needs there, and the actors of a run."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -3,8 +3,6 @@
 The others are imported when they are asked for.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from importlib import import_module

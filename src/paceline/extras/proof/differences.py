@@ -1,7 +1,5 @@
 """What runs say that they computed (`chain`), and where two of them part."""
 
-from __future__ import annotations
-
 import base64
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """`paceline verify`: whether a run is what training gives, checked on pieces of it."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import shutil

@@ -5,8 +5,6 @@ judge, an actor beside the driver, whether to continue. The driver prints what t
 stores which trials were stopped or failed.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable, Sequence

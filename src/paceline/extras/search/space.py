@@ -4,8 +4,6 @@ They depend only on the space and the seed, not on Ray or on earlier trials. So 
 started again has the same trials, and a larger number of trials begins with the same ones.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

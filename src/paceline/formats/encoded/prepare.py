@@ -6,8 +6,6 @@ docs/preprocessing.md describes it exactly. Training alone has a faster way for 
 decoded more often than anything else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple

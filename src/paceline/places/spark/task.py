@@ -6,8 +6,6 @@ workers. A worker ends when its task does, and a task when its driver is gone, s
 any executor. Task and driver exchange lines of JSON.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select
