@@ -1,4 +1,4 @@
-"""The process of a worker: what it reports to its parent."""
+"""What a worker reports to its parent."""
 
 import errno
 
@@ -8,8 +8,7 @@ from paceline.errors import AddressTaken, PassingFault, UserError
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job
 from paceline.messages import Crash, Error, Message
-from paceline.worker import Memory
-from paceline.worker_process import report
+from paceline.worker_errors import report
 
 
 class FullDisk:
@@ -37,5 +36,5 @@ def test_every_error_is_reported_even_if_the_log_is_on_a_full_disk(
     monkeypatch.setattr("sys.stderr", FullDisk())
     sent = list[Message]()
     job = Job(Experiment())
-    assert report(error, job, sent.append, Memory()) == code
+    assert report(error, job, sent.append, trains=False) == code
     assert sent == [message]
