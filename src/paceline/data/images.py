@@ -35,10 +35,8 @@ def evaluation_images(experiment: Experiment, raw: tf.Tensor) -> tf.Tensor:
 
 
 def mirrored(settings: Augmentation, draws: Draws) -> tf.Tensor:
-    """Return which images are flipped, bool [n].
-
-    With `alternate_flip` an image is flipped in every second epoch; which of the two is random.
-    """
+    """Return which images are flipped, bool [n]. With `alternate_flip` each is flipped in every
+    second epoch; which of the two is random."""
     if not settings.flip:
         return tf.zeros_like(draws.indices, tf.bool)
     if settings.alternate_flip:

@@ -120,10 +120,8 @@ class Peers:
 
 
 class _Transfer:
-    """What is still to be sent to a worker and to be read from it in one exchange.
-
-    It begins with the number of the exchange and the number of bytes.
-    """
+    """What is still to be sent to a worker and read from it in one exchange: first the number of
+    the exchange and the number of bytes."""
 
     def __init__(
         self, index: int, number: int, given: list[np.ndarray], taken: list[np.ndarray]
@@ -165,11 +163,8 @@ def _call(
 
 
 def find_neighbors(index: int) -> Peers | None:
-    """Return the connections that the parent of this process gave it, or None.
-
-    The variable is removed so that children do not inherit it.
-    """
-    if not (given := os.environ.pop(NEIGHBORS, "")):
+    """Return the connections that the parent of this process gave it, or None."""
+    if not (given := os.environ.pop(NEIGHBORS, "")):  # children do not inherit it
         return None
     others = [int(descriptor) for descriptor in given.split(",")]
     for descriptor in others:

@@ -47,10 +47,8 @@ OWN_NAMES = re.compile(r"lock$|\.|(worker-|ps-|chief|spark).*\.log$")
 
 
 class RunFolder:
-    """The folder of one training. `where` is what the user gave: a path or a URL.
-
-    `local` is the local side of a remote folder. Building one touches neither disk nor network.
-    """
+    """The folder of one training. `where` is what the user gave, a path or a URL; `local` is the
+    local side of a remote folder. Building one touches neither disk nor network."""
 
     def __init__(self, path: str | Path, local: Path | None = None) -> None:
         self._remote: RemoteRun | None = None
@@ -123,10 +121,8 @@ class RunFolder:
         kernels: str = "tensorflow",
         code: dict[str, str] | None = None,
     ) -> list[str]:
-        """Make this the folder of the experiment, or check that it is.
-
-        `code` has digests of the user's own functions. Returns which libraries have changed.
-        """
+        """Make this the folder of the experiment, or check that it is and return which libraries
+        have changed. `code` has digests of the user's own functions."""
         self.make()
         changed = []
         if self.exists():

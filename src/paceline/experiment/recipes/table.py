@@ -1,7 +1,4 @@
-"""Recipes: named experiments, and here the two for images that the program draws.
-
-The others are imported when they are asked for.
-"""
+"""The table of recipes, and the two for images that the program draws."""
 
 import inspect
 from collections.abc import Callable
