@@ -15,10 +15,8 @@ LINGER_S = 60.0
 
 
 def report(error: Exception, job: Job, send: Send, trains: bool) -> int:
-    """Write an error to the log and send it to the parent; return the exit code.
-
-    The parent may end this process as soon as it gets the message.
-    """
+    """Write an error to the log and send it to the parent; return the exit code. The parent may end
+    this process as soon as it gets the message."""
     user_error, lost = _to_user_error(error, job), _lost_another_worker(error)
     # a platform shows its users the log: there, one line is enough
     if not (user_error or lost) or not job.place.kind.platform_restarts:

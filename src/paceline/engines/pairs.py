@@ -151,10 +151,8 @@ class Collectives:
         }
 
     def _is_first(self, low: int, high: int) -> bool:
-        """Return whether TensorFlow puts the lower member first.
-
-        It sorts the numbers of workers as texts, with 10 before 2, and devices as numbers.
-        """
+        """Return whether TensorFlow puts the lower member first. It sorts the numbers of workers as
+        texts, with 10 before 2, and devices as numbers."""
         workers = low // self._per_worker, high // self._per_worker
         return workers[0] == workers[1] or str(workers[0]) < str(workers[1])
 

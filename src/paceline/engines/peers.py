@@ -65,9 +65,7 @@ class Peers:
 
     def total(self, replicas: int, own: int, sums: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return the sum over all replicas from the subtrees of this worker, whose index is `own`.
-
-        Call it where a graph is built. Each worker adds up a shard; the last one may be shorter.
-        """
+        Call it where a graph is built. Each worker adds up a shard; the last one may be shorter."""
         divided, size = divided_tree(replicas, self.members), int(sums[0].shape[0])
         width = -(-size // (self.members * ALIGNED)) * ALIGNED
         shards = [slice(k * width, (k + 1) * width) for k in range(self.members)]

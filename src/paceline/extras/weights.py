@@ -73,10 +73,8 @@ class Weights:
         return {name: variable.numpy().copy() for name, variable in self.variables.items()}
 
     def set_weights(self, weights: Mapping[str, np.ndarray], partial: bool = False) -> None:
-        """Set all weights by name; with `partial`, only those that are given.
-
-        If a name or shape is wrong, nothing is changed.
-        """
+        """Set all weights by name; with `partial`, only those that are given. If a name or shape is
+        wrong, nothing is changed."""
         parts = {n: shape for n, shape in self._parts.items() if n in weights or not partial}
         for name in sorted(weights.keys() ^ parts.keys()):
             problem = "unknown to the model" if name in weights else "missing"

@@ -16,9 +16,7 @@ PRIME = 65_521
 
 def sign(parts: Sequence[tf.Tensor], replica: tf.Tensor, replicas: int) -> tf.Tensor:
     """Return the places of all replicas, with the signature of a vector's parts in its own.
-
-    TensorFlow adds whole numbers on the CPU alone, so vectors on a GPU are not signed.
-    """
+    TensorFlow adds whole numbers on the CPU alone, so vectors on a GPU are not signed."""
     if tf.config.list_logical_devices("GPU"):
         return tf.zeros([replicas])
     sums = [tf.reduce_sum(tf.bitcast(part, tf.int32)) for part in parts]

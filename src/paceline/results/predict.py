@@ -162,10 +162,8 @@ class Predictor:
         self._classify = opaque(classify)
 
     def predict(self, encoded: Sequence[bytes]) -> np.ndarray:
-        """Return probabilities, float32 [n, classes], of images as files contain them.
-
-        Raises UserError if one of them is not an image.
-        """
+        """Return probabilities, float32 [n, classes], of images as files contain them. Raises
+        UserError if one of them is not an image."""
         probabilities, faults = self.try_predict(encoded)
         for index, fault in faults.items():
             raise UserError(f"image {index + 1} of {len(encoded)} {fault}")

@@ -265,10 +265,8 @@ class RunFolder:
 
     @contextmanager
     def begun(self) -> Iterator[None]:
-        """Make the folder for a command; remove it if a UserError comes before config.json.
-
-        A folder that another command's chief has locked stays. A later chief makes it again.
-        """
+        """Make the folder for a command; remove it if a UserError comes before config.json. A
+        folder that another command's chief has locked stays. A later chief makes it again."""
         new = not os.path.exists(self.path)  # no error if the name is too long
         self.make()
         try:

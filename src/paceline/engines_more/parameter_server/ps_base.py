@@ -91,10 +91,8 @@ class Server:
             self.slots = tf.Variable(tf.fill([count, width], -1.0), trainable=False)
 
     def put(self, slot: tf.Tensor, stamp: tf.Tensor, *vectors: tf.Tensor) -> None:
-        """In the graph of a worker: write this server's part of a vector into a slot.
-
-        `vectors` are the whole gradient, the whole statistics, and what the slot has more.
-        """
+        """In the graph of a worker: write this server's part of a vector into a slot. `vectors` are
+        the whole gradient, the whole statistics, and what the slot has more."""
         gradient, stats, more = vectors
         own = [gradient[self.slices["params"]], stats[self.slices["stats"]], more]
         row = tf.concat([*own, tf.bitcast(stamp, tf.float32)], 0)

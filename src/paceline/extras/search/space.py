@@ -120,10 +120,8 @@ def _parse(name: str, text: str, now: Any) -> Interval | Choice:
 
 
 def draw(space: Space, count: int, seed: int) -> list[Settings]:
-    """Return that many different settings at random, or all if there are fewer.
-
-    The first n do not depend on how many are drawn.
-    """
+    """Return that many different settings at random, or all if there are fewer. The first n do not
+    depend on how many are drawn."""
     drawn: list[Settings] = []
     for number in range(1000 * count):
         settings = {name: each.at(_fraction(seed, name, number)) for name, each in space.items()}
