@@ -94,7 +94,6 @@ ELSEWHERE = {
     "supervise/interface": "supervise/test_recovery.py: Inbox",
     "versions": "run_folder/test_comparison.py: library_versions",
     "worker": "simulation/machine.py: worker",
-    "worker_process": "simulation/machine.py: worker_process",
 }
 """Module -> the file that tests it, and a word by which you find the place there."""
 

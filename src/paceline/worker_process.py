@@ -10,22 +10,26 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 from threading import Event
 
 from paceline.engines.devices import import_tensorflow
+from paceline.errors import AddressTaken, PassingFault, UserError, first_line
 from paceline.job import Job
-from paceline.messages import MESSAGES, Alive, Done, Message, Send, to_line
+from paceline.messages import MESSAGES, Alive, Crash, Done, Error, Message, Send, to_line
 from paceline.requests import ANSWERS, UseRun
 from paceline.run_folder.survivor import answer
+from paceline.storage.files import to_log
 from paceline.supervise.process import MARK, end_descendants
 from paceline.worker import Memory, run_worker
-from paceline.worker_errors import report
 
 ALIVE_EVERY_S = 1.0
 READ_BYTES_PER_S = 20e6
+LINGER_S = 60.0
+"""How long a worker that lost another one waits for a request of the parent before it exits."""
 
 
 def main() -> int:
@@ -62,7 +66,7 @@ def run(job: Job, send: Send, stop: Event, memory: Memory) -> int:
         try:
             stopped = _do(job, send, stop, memory, at_end)
         except Exception as error:
-            return report(error, job, send, trains=memory.training is not None)
+            return report(error, job, send, memory)
     return 128 + signal.SIGTERM if stopped else 0
 
 
@@ -102,6 +106,49 @@ def _send_alive(send: Send) -> None:
             read_bytes = int(Path("/proc/self/io").read_text().split()[1])
         send(Alive(time.process_time() + read_bytes / READ_BYTES_PER_S, time.monotonic()))
         time.sleep(ALIVE_EVERY_S)
+
+
+def report(error: Exception, job: Job, send: Send, memory: Memory) -> int:
+    """Write an error to the log and send it to the parent; return the exit code.
+
+    The parent may end this process as soon as it gets the message.
+    """
+    user_error, lost = _to_user_error(error, job), _lost_another_worker(error)
+    # a platform shows its users the log: there, one line is enough
+    if not (user_error or lost) or not job.place.kind.platform_restarts:
+        to_log("".join(traceback.format_exception(error)).rstrip())
+    if user_error:
+        address_taken = isinstance(user_error, AddressTaken)
+        send(Error(str(user_error), address_taken, isinstance(user_error, PassingFault)))
+        return 2
+    text = "another worker is gone" if lost else f"{type(error).__name__}: {first_line(error)}"
+    send(Crash(text, lost))
+    if lost and memory.training:
+        time.sleep(LINGER_S)
+    return 1
+
+
+def _to_user_error(error: Exception, job: Job) -> UserError | None:
+    """Return the error as one that a person can correct, even if TensorFlow raised it."""
+    if isinstance(error, UserError) or "tensorflow" not in sys.modules:
+        return error if isinstance(error, UserError) else None
+    reading, experiment = import_module("paceline.formats.reading"), job.experiment
+    explained: UserError | None = reading.explain(error, experiment.data, experiment.records)
+    return explained
+
+
+def _lost_another_worker(error: Exception) -> bool:
+    """Return whether TensorFlow reports that another worker is gone; the cause is there."""
+    if "tensorflow" not in sys.modules:
+        return False
+    from tensorflow import errors
+
+    from paceline.engines.peers import WorkerGone
+
+    # TensorFlow has no type of its own for exceptions of Python in a graph
+    in_graph = isinstance(error, errors.UnknownError) and f"{WorkerGone.__name__}: " in str(error)
+    lost = (errors.UnavailableError, errors.AbortedError, errors.CancelledError)
+    return in_graph or isinstance(error, (WorkerGone, *lost, errors.DeadlineExceededError))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from paceline.engines.peers import Peers, WorkerGone, find_neighbors
 from paceline.messages import NEIGHBORS
-from paceline.worker_errors import _lost_another_worker
+from paceline.worker_process import _lost_another_worker
 
 
 def two() -> tuple[Peers, Peers, socket.socket]:

@@ -33,7 +33,7 @@ PIPE_S = (0.01, 0.01, 0.5)
 """How long a line may take to its reader: a thread of the parent, which may get no processor."""
 VERSIONS = {"python": "3"}
 PATCHED = (
-    *("launch", "worker", "worker_process", "worker_errors", "chief"),
+    *("launch", "worker", "worker_process", "chief"),
     *("supervise.group", "supervise.diagnosis", "supervise.recovery", "supervise.watchdog"),
     *("storage.files", "storage.lease", "storage.lock", "storage.remote", "storage.locations"),
     *("run_folder.folder", "run_folder.remote_run", "run_folder.checkpoints"),
@@ -228,8 +228,8 @@ def specific() -> dict[str, dict[str, Any]]:
             "connect": connect,
             "devices": SimpleNamespace(import_tensorflow=lambda *_: None),
         },
-        "worker_process": {"Path": no_path},
-        "worker_errors": {
+        "worker_process": {
+            "Path": no_path,
             "_lost_another_worker": lambda error: isinstance(error, WorkerGone),
             "_to_user_error": lambda error, *_: error if isinstance(error, UserError) else None,
         },

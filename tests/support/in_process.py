@@ -23,7 +23,7 @@ import tensorflow  # noqa: F401  conftest.py sets its threads, if a test module 
 from keras.src.utils.naming import reset_uids
 
 from helpers import Ended
-from paceline import worker_errors, worker_process
+from paceline import worker_process as main
 from paceline.cli import commands
 from paceline.engines import devices
 from paceline.job import Job
@@ -111,9 +111,9 @@ class ThreadAsProcess:
 
             with (
                 open(self._log or os.devnull, "a") as log,
-                mock.patch.object(worker_errors, "to_log", partial(print, file=log)),
+                mock.patch.object(main, "to_log", partial(print, file=log)),
             ):
-                self._code = worker_process.run(self._job, send, self._stop, Memory())
+                self._code = main.run(self._job, send, self._stop, Memory())
 
     def poll(self) -> int | None:
         return None if self._thread.is_alive() else self._code

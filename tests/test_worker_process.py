@@ -1,4 +1,4 @@
-"""What a worker reports to its parent."""
+"""The process of a worker: what it reports to its parent."""
 
 import errno
 
@@ -8,7 +8,8 @@ from paceline.errors import AddressTaken, PassingFault, UserError
 from paceline.experiment.experiment import Experiment
 from paceline.job import Job
 from paceline.messages import Crash, Error, Message
-from paceline.worker_errors import report
+from paceline.worker import Memory
+from paceline.worker_process import report
 
 
 class FullDisk:
@@ -36,5 +37,5 @@ def test_every_error_is_reported_even_if_the_log_is_on_a_full_disk(
     monkeypatch.setattr("sys.stderr", FullDisk())
     sent = list[Message]()
     job = Job(Experiment())
-    assert report(error, job, sent.append, trains=False) == code
+    assert report(error, job, sent.append, Memory()) == code
     assert sent == [message]
