@@ -3,8 +3,6 @@
 Without arguments, it runs the suites of the published table, which take half an hour.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import signal

@@ -4,8 +4,6 @@ An entry has weights only: what evaluation takes, without the slots of the optim
 steps are trained again, to store their digest; that needs the data.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

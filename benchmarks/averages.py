@@ -7,8 +7,6 @@ the others are of the average: with the statistics of the last weights, with the
 statistics, which is what Paceline evaluates, and with statistics measured anew on training images.
 """
 
-from __future__ import annotations
-
 import argparse
 
 import numpy as np

@@ -3,8 +3,6 @@
 Trains blocks of ten steps with and without signatures in turn, in one process, then takes a digest.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

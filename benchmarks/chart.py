@@ -4,8 +4,6 @@ It reads the results of `python -m benchmarks --out benchmarks/speed/CPU.json`, 
 CPU, and writes docs/images/speed.svg.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -6,8 +6,6 @@ An exchange counts as an image. `sockets`, `exact` and `ring` are algorithms of 
 between two processes.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

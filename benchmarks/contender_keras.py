@@ -7,8 +7,6 @@ waits between turns. A new `fit` per turn would fill the shuffle buffer again ea
 count against Keras.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

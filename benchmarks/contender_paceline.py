@@ -11,8 +11,6 @@ PACELINE_BENCH_PRECISION is the precision, by default float32. If PACELINE_BENCH
 workers.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace

@@ -7,8 +7,6 @@ A turn is a few blocks of training, about five seconds. Between turns all worker
 servers is stopped for three quarters of every turn, a fifth of a second at a time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -5,8 +5,6 @@
 A step evaluates the whole test set.
 """
 
-from __future__ import annotations
-
 import sys
 
 from benchmarks.contender_paceline import build_engine, build_experiment

@@ -5,8 +5,6 @@ python -m benchmarks.contender_paceline_ray DEPTH DATA_FOLDER gradients|weights
 The cluster is on this machine.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 

@@ -9,8 +9,6 @@ pipeline of a few tensor operations per batch. MODEL is `speedrun`, or the depth
 ResNet-50 for images of 224 pixels from a folder of arrays; all other depths are CIFAR ResNets.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -7,8 +7,6 @@ and its part of the test set; `compile` adds torch.compile. A step evaluates 1,0
 outputs, loss and the number of correct predictions.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

@@ -7,8 +7,6 @@ It has the network and input of `contender_pytorch`. It needs a Python with torc
 PACELINE_RAY_TORCH_PYTHON.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import threading

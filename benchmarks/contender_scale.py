@@ -7,8 +7,6 @@ so TensorFlow is imported once for all. A line of the output has the results of 
 case: for each algorithm, a list of turns.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

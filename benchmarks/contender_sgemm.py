@@ -5,8 +5,6 @@ python -m benchmarks.contender_sgemm torch|tensorflow|numpy DEPTH
 It is counted in images of the training of a ResNet.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

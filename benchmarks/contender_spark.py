@@ -6,8 +6,6 @@ A step is all images. `predict` has loaded the model in an earlier turn. `eval` 
 and is timed from its first batch.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -7,8 +7,6 @@ worker. HOST is the network namespace of the worker, or NETWORK for that of this
 SHARED, they have sockets, as those of `paceline train --workers N`.
 """
 
-from __future__ import annotations
-
 import sys
 
 from benchmarks.neighbors import serve_neighbors

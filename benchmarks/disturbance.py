@@ -1,7 +1,5 @@
 """Whether something disturbed a round: other programs, the machine below, or a contender itself."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

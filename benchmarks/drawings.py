@@ -3,8 +3,6 @@
 `benchmarks.chart` and `benchmarks.results` draw what was measured, with the functions of this file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from benchmarks.harness import ROOT

@@ -4,8 +4,6 @@ Only convolutions and the last matrix product count, because the ResNets are com
 product.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

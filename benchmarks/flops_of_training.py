@@ -3,8 +3,6 @@
 `flops` counts by hand and imports nothing of Paceline, because other contenders import it, too.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import keras

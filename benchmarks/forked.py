@@ -1,7 +1,5 @@
 """Workers that are forked from one process, so that TensorFlow is imported once for all of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

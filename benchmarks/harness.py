@@ -4,8 +4,6 @@ So the noise of the machine affects all of them alike. The harness knows the lin
 `protocol`), not what the contenders compute. `summary` computes figures from the turns.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@
 It is the real one if it is on this machine, else files of the same format and size.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator, Sequence

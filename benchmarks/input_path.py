@@ -8,8 +8,6 @@ a function of the step, so training resumes at any step with the same images. tf
 shuffles in a buffer, and nothing of it can be resumed exactly.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import sys

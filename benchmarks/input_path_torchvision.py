@@ -7,8 +7,6 @@ torchvision's reference training, on as many worker processes as there are cores
 torchvision, and runs in its own process: beside TensorFlow, both would use all cores.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import os

@@ -5,8 +5,6 @@ netem for the delay, so a delayed link goes through this process, which holds ev
 device for that time before it sends it to the other. A link without delay is a plain veth pair.
 """
 
-from __future__ import annotations
-
 import fcntl
 import heapq
 import os

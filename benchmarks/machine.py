@@ -1,7 +1,5 @@
 """Describes the machine of a measurement: processor, versions, date, command, source state."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

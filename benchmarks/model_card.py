@@ -1,7 +1,5 @@
 """Writes the model cards of the zoo: python -m benchmarks.model_card FOLDER, with entries in it."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

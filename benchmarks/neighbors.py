@@ -1,7 +1,5 @@
 """Contenders of several processes on this machine that have connections, as `--workers N`."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

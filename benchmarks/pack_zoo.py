@@ -7,8 +7,6 @@ entry. Their rows, sizes and digests are in the package, in `src/paceline/zoo/ar
 with a different digest is an error.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Paceline twice: with its own kernels, and with TensorFlow's."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 

@@ -4,8 +4,6 @@ A group has a mark in the environment of its first process. Descendants inherit 
 that leave the session or lose their parent.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

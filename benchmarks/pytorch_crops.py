@@ -1,7 +1,5 @@
 """Random crops of CIFAR images in PyTorch, by a few tensor operations per batch."""
 
-from __future__ import annotations
-
 import torch
 
 

@@ -3,8 +3,6 @@
 The batches are images of 224 pixels that are in memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The crops are those of its later epochs, 33 pixels, which are most of its work.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -4,8 +4,6 @@ It runs the real commands in a pseudo terminal, and draws what they printed as a
 docs/images/terminal.svg. Pauses are shortened. Without animation, it shows the end.
 """
 
-from __future__ import annotations
-
 import html
 import os
 import pty

@@ -1,7 +1,5 @@
 """Prints the results of suites as tables, and saves them as JSON."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

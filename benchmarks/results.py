@@ -8,8 +8,6 @@ becomes a file in `benchmarks/measured`, and `write` needs only these. A run tha
 left out. CPU time and peak memory over all commands of a run are in its cost.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -5,8 +5,6 @@ latency for each round of messages, and the time of its bytes on the link. The m
 these, as if nothing overlapped. Pure functions, no measurement.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A real Slurm cluster of two nodes on this machine: a controller and two daemons."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """Evaluation speed of ResNet-20: Paceline, with both kernels, against PyTorch's inference mode."""
 
-from __future__ import annotations
-
 from benchmarks.harness import Contender
 from benchmarks.images import cifar10_folder
 from benchmarks.machine import torch_python

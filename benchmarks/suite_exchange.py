@@ -1,7 +1,5 @@
 """The exchange alone between two processes of this machine, next to gloo's all-reduce."""
 
-from __future__ import annotations
-
 import sys
 
 from benchmarks.harness import Contender

@@ -1,7 +1,5 @@
 """The time until a prediction, and its speed against evaluation, with the real command."""
 
-from __future__ import annotations
-
 import subprocess
 import tempfile
 import time

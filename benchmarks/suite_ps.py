@@ -3,8 +3,6 @@
 Both are measured undisturbed and with one worker slowed down.
 """
 
-from __future__ import annotations
-
 import sys
 
 from benchmarks.harness import Contender

@@ -1,7 +1,5 @@
 """Ray: actors against one process, and Ray Train's trainer."""
 
-from __future__ import annotations
-
 import sys
 
 from benchmarks.harness import Contender

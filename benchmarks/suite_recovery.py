@@ -3,8 +3,6 @@
 No checkpoint was saved before: the state comes from the memory of the other worker.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

@@ -1,7 +1,5 @@
 """Training speed of the CIFAR ResNets: Paceline, PyTorch, Keras `fit`, and the matrix peak."""
 
-from __future__ import annotations
-
 import sys
 
 from benchmarks.flops import training_flops

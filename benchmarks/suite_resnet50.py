@@ -1,7 +1,5 @@
 """Training speed of ResNet-50 at 224 pixels on the CPU: Paceline against PyTorch, channels-last."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace

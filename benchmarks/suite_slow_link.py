@@ -3,8 +3,6 @@
 Weights are averaged every ten steps, gradients each step.
 """
 
-from __future__ import annotations
-
 import sys
 
 from benchmarks.harness import Contender, ContenderFailed

@@ -1,7 +1,5 @@
 """Two tasks of `srun` against two processes of `--workers 2`, on a real Slurm of this machine."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from functools import partial

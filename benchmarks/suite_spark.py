@@ -1,7 +1,5 @@
 """Two Spark tasks against two processes, and `paceline.spark.predict` against `eval`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Training speed of the recipe cifar10-speedrun: Paceline against PyTorch."""
 
-from __future__ import annotations
-
 from benchmarks.harness import Contender
 from benchmarks.images import cifar10_folder
 from benchmarks.machine import torch_python

@@ -1,7 +1,5 @@
 """The time until training runs and the memory it takes, measured on the command line."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The cost of several workers on one machine: two workers of one core, one process on two."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

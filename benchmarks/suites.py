@@ -3,8 +3,6 @@
 A new suite is a file with a function (Settings) -> SuiteResult, and a line here.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Training waits between two blocks until it may continue. The action reports each
 named pipe and waits on another; both are in the folder that FOLDER names.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -8,8 +8,6 @@ and the order of every sum are the ones of docs/arithmetic.md, so the digest is 
 `paceline train` prints. It is slow: two minutes for the recipe `smoke`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """What messages show: neither control characters of strangers nor secrets."""
 
-from __future__ import annotations
-
 import pytest
 
 from paceline.errors import printable, public

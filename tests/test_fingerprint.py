@@ -1,7 +1,5 @@
 """What workers compare before they train: whatever decides the bits, and nothing else."""
 
-from __future__ import annotations
-
 import platform
 from dataclasses import replace
 from pathlib import Path

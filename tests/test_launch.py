@@ -1,7 +1,5 @@
 """A command from its job to its result, with workers that are not processes."""
 
-from __future__ import annotations
-
 import time
 from importlib import import_module
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The training loop, with an engine that computes nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Messages between workers and their parent, as lines of JSON."""
 
-from __future__ import annotations
-
 import pytest
 
 from paceline.messages import (

@@ -1,7 +1,5 @@
 """The process of a worker: what it reports to its parent."""
 
-from __future__ import annotations
-
 import errno
 
 import pytest

@@ -3,8 +3,6 @@
 Every process that computes replicas builds its own core from the job.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib import import_module
 
@@ -80,10 +78,8 @@ def own_code(job: Job) -> dict[str, str]:
 
 
 def _resolve(experiment: Experiment, train: Split, num_classes: int, stored: Json) -> Experiment:
-    """Return the experiment with numbers in place of auto, balanced and application.
-
-    `stored` are the facts of a run's data, which have the numbers if they were computed before.
-    """
+    """Return the experiment with numbers in place of auto, balanced and application, if possible
+    those `stored` with the run's data."""
     scaling, loss = experiment.scaling, experiment.loss
     if scaling.mean != "auto" and scaling.method != "application" and not loss.class_weights:
         return experiment

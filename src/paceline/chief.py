@@ -75,10 +75,8 @@ def open_run(job: Job, send: Send, at_end: ExitStack) -> FollowerRun | None:
 
 
 def find_finished(run: RunFolder, experiment: Experiment, send: Send) -> Done | None:
-    """Return the result of a run that has nothing left to do. Needs no TensorFlow.
-
-    A damaged result.json is ignored: training writes it again from its last checkpoint.
-    """
+    """Return the result of a run that has nothing left to do. A damaged one is ignored: training
+    writes it again from its last checkpoint."""
     try:
         result = run.read_result() if run.exists() else None
     except PassingFault:

@@ -1,7 +1,5 @@
 """The errors that are shown as one line without a traceback, and the hint "did you mean"."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import signal
@@ -26,11 +24,8 @@ class UserError(Exception):
 
 
 class PassingFault(UserError):
-    """A file cannot be used now, and the cause may pass: a disk, a mount or a network failed.
-
-    Who reads tries again for a few seconds, then the workers are started again. Only if that does
-    not help, it is shown as a UserError.
-    """
+    """A file cannot be used now, and the cause may pass: a disk, a mount or a network failed. It is
+    shown only if neither a few seconds nor a restart of the workers helps."""
 
 
 class AddressTaken(UserError):

@@ -4,8 +4,6 @@ Read `launch` first. A module of `places` says where the workers run; `supervise
 listens to them and ends them.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping

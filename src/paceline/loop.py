@@ -1,7 +1,5 @@
 """The training loop of every engine. It imports neither TensorFlow nor data nor models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -49,9 +47,7 @@ def train(
     recovered: BlockResult | None = None,
 ) -> Outcome:
     """Train from `first_step` to the end of the plan, or until it ends early or an action stops it.
-
-    `recovered` is a first block that was trained already, and after which nothing was done.
-    """
+    `recovered` is a first block that was trained already, and after which nothing was done."""
     step, block_steps, outcome = first_step, 1, Outcome()
     with suppress(StopRequested):
         while step < plan.total_steps and not outcome.ended_early:

@@ -3,8 +3,6 @@
 `supervise` and the listeners decide what a message means.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 A request crosses processes inside a `Job`. Its `kind` tells the classes apart in JSON.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

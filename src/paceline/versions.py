@@ -1,7 +1,5 @@
 """Versions of the libraries and facts of the machine, as runs record them."""
 
-from __future__ import annotations
-
 import os
 import platform
 import socket

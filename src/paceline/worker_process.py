@@ -4,8 +4,6 @@ It reads its job from standard input, sends messages to its parent as lines of J
 its parent does. Most jobs are trainings: see `worker`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The verbs of the library: what they return, and what they refuse."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The progress display."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

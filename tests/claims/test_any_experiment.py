@@ -1,7 +1,5 @@
 """Every experiment gives the same bits with every engine: hypothesis draws the experiments."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,6 +1,4 @@
-"""Any number of workers: shares of the replicas, subtrees, and the exchange of their sums."""
-
-from __future__ import annotations
+"""Any number of workers: the exchange of the sums over their replicas."""
 
 import json
 import subprocess
@@ -8,7 +6,6 @@ import sys
 import threading
 from collections import Counter
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,76 +16,11 @@ from hypothesis import strategies as st
 from helpers import SUPPORT
 from paceline.engines import pairs as exchange
 from paceline.engines.pairs import ExactSum, cut_into_chunks
-from paceline.maths.sums import Span, add_subtrees, divided_tree, halves, subtrees
+from paceline.maths.sums import divided_tree
+from tree import assert_same_bits, leaves, tree_by_numpy
 
 FORKED_WORKERS = SUPPORT / "forked_workers.py"
-UP_TO_32 = [(replicas, workers) for replicas in range(1, 33) for workers in range(1, replicas + 1)]
-UP_TO_16 = [case for case in UP_TO_32 if case[0] <= 16]
-
-
-def leaves(replicas: int, size: int = 48) -> list[np.ndarray]:
-    """Of very different sizes, so that another order rounds differently."""
-    random = np.random.default_rng(replicas)
-    values = random.normal(size=(replicas, size)) * 10.0 ** random.integers(-3, 4, (replicas, size))
-    return list(values.astype(np.float32))
-
-
-def tree_by_numpy(values: list[np.ndarray]) -> np.ndarray:
-    if len(values) == 1:
-        return values[0]
-    half = len(values) // 2
-    return np.add(tree_by_numpy(values[:half]), tree_by_numpy(values[half:]))
-
-
-def assert_same_bits(one: np.ndarray, other: np.ndarray) -> None:
-    assert one.dtype == other.dtype == np.float32
-    assert one.tobytes() == other.tobytes()
-
-
-# --- shares and subtrees
-
-
-@st.composite
-def divided(draw: st.DrawFn) -> tuple[int, Span]:
-    """A number of replicas and a range of them."""
-    replicas = draw(st.integers(1, 70))
-    start = draw(st.integers(0, replicas - 1))
-    return replicas, (start, draw(st.integers(start + 1, replicas)))
-
-
-def is_subtree(span: Span, tree: Span) -> bool:
-    return span == tree or (
-        tree[1] - tree[0] > 1 and any(is_subtree(span, half) for half in halves(tree))
-    )
-
-
-@given(divided())
-def test_the_subtrees_of_a_range_cover_it_are_disjoint_and_as_large_as_possible(
-    case: tuple[int, Span],
-) -> None:
-    replicas, share = case
-    found = subtrees(share, (0, replicas))
-    assert [k for start, stop in found for k in range(start, stop)] == list(range(*share))
-    assert all(is_subtree(span, (0, replicas)) for span in found)
-    for left, right in pairwise(found):
-        assert not is_subtree((left[0], right[1]), (0, replicas)), "two could have been one"
-
-
-def test_for_every_number_of_workers_shares_are_even_and_add_up_to_numpys_tree() -> None:
-    for replicas, workers in UP_TO_32:
-        found, values = divided_tree(replicas, workers), leaves(replicas)
-        spans = [span for share in found for span in share]
-        assert [k for span in spans for k in range(*span)] == list(range(replicas))
-        sizes = {share[-1][1] - share[0][0] for share in found}
-        assert max(sizes) - min(sizes) <= 1, (replicas, workers)
-        sums = {(start, stop): tree_by_numpy(values[start:stop]) for start, stop in spans}
-        assert_same_bits(add_subtrees((0, replicas), sums, np.add), tree_by_numpy(values))
-
-
-def test_a_share_of_2_4_8_workers_is_one_subtree() -> None:
-    for replicas, workers in UP_TO_32:
-        if workers & (workers - 1) == 0:
-            assert {len(spans) for spans in divided_tree(replicas, workers)} == {1}
+UP_TO_16 = [(replicas, workers) for replicas in range(1, 17) for workers in range(1, replicas + 1)]
 
 
 # --- the exchange, between threads of this process

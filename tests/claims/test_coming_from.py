@@ -1,8 +1,6 @@
 """docs/coming-from.md: every command that it tells people to type now is run, as it stands there,
 with fewer steps and less data."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

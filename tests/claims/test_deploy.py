@@ -4,8 +4,6 @@ No Kubernetes is needed: each pod is a network namespace with the host name and 
 Kubernetes and the operator would give it, and runs the command of its container.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Every command, flag, setting and file that README.md, docs/ and deploy/ name exists."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from functools import cache

@@ -1,7 +1,5 @@
 """docs/versions.md and docs/troubleshooting.md: what they list is what the program has."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every command and program of README.md and the first guides is run as it stands."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """The Dockerfile: what it promises, and a first process that gets signals as in a container."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A result in a notebook: a table of its history, and a drawing of itself."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

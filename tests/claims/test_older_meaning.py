@@ -4,8 +4,6 @@ What an old command did comes from the code of its system: its default flags, an
 batch. Nothing is trained, and no GPU is needed.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What a package index and a reader of the repository see: versions and metadata that agree."""
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """Python is as good as the command line: settings by name, and models and data of a notebook."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """README.md is short enough to be read, and its numbers come from files that a script wrote."""
 
-from __future__ import annotations
-
 import json
 import re
 import statistics

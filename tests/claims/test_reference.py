@@ -1,7 +1,5 @@
 """`reference/reference.py`, a second implementation in NumPy, ends at the digest of Paceline."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

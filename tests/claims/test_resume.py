@@ -1,7 +1,5 @@
 """Resuming gives the same bits as not stopping, in whichever way the real program is stopped."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

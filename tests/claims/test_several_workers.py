@@ -1,7 +1,5 @@
 """Several workers on one machine: the same bits as one, and a restart when one is lost."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -1,7 +1,5 @@
 """The documentation site: built strictly, complete, and without requests to others."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The wheel: with the compiled kernels, or without a compiler one for any platform."""
 
-from __future__ import annotations
-
 import json
 import sys
 import zipfile

@@ -1,7 +1,5 @@
 """Folders to run commands in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

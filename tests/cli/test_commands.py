@@ -1,7 +1,5 @@
 """The table of commands: its help, and the help of each command."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

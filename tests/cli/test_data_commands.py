@@ -1,7 +1,5 @@
 """`paceline data info` and `check`, and folders that cannot be read."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`paceline runs`, `report` and `tensorboard`."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from dataclasses import replace

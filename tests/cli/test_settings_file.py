@@ -1,7 +1,5 @@
 """Settings in a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

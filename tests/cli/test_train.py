@@ -1,7 +1,5 @@
 """`paceline train` as a person meets it: runs, mistakes that a worker finds, and a terminal."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -43,17 +41,6 @@ def quick(*flags: str, cwd: Path, run: Callable[..., Ended] = paceline_here) -> 
     own = () if "--model.build" in flags else ("--model.build", "own.py:build_model")
     few = ("--steps", "3", "--replicas", "2", "--run-dir", "run")
     return run("train", "smoke", *few, *own, *flags, cwd=cwd)
-
-
-def test_a_folder_or_file_of_somebody_else_is_left_alone(here: Path) -> None:
-    (here / "letters").mkdir()
-    (here / "letters/dear.txt").write_text("Dear ...")
-    ended = smoke("--run-dir", "letters", cwd=here)
-    assert_refused(ended, "letters is not a run folder", "dear.txt", "--run-dir")
-    ended = smoke("--run-dir", "letters/dear.txt", cwd=here)
-    assert_refused(ended, "cannot make letters/dear.txt", "File exists")
-    assert files_in(here) == {"letters", "letters/dear.txt"}
-    assert (here / "letters/dear.txt").read_text() == "Dear ..."
 
 
 @pytest.mark.parametrize(
@@ -110,22 +97,6 @@ def test_a_loss_that_is_not_finite_names_its_step_and_saves_nothing_of_it(here: 
     step = int(found[1])
     assert 2 <= step <= 3
     assert not list((here / "run/checkpoints").glob("*"))
-
-
-def test_a_run_folder_of_another_experiment_shows_what_differs_and_stays(
-    stopped_at_5: Path, here: Path
-) -> None:
-    run = Path(shutil.copytree(stopped_at_5, here / "run"))
-    before = {file: file.read_bytes() for file in (run / "checkpoints").iterdir()}
-    ended = smoke("--seed", "7", "--schedule.rate", "0.1", "--run-dir", "run", cwd=here)
-    assert_refused(
-        ended,
-        "run is the run of a different experiment",
-        "seed: 0 -> 7",
-        "schedule.rate: 0.05 -> 0.1",
-    )
-    assert {file: file.read_bytes() for file in (run / "checkpoints").iterdir()} == before
-    assert result_of(run)["step"] == 5
 
 
 def test_a_signal_before_training_began_is_no_failure(here: Path) -> None:

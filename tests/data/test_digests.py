@@ -1,7 +1,5 @@
 """Data that are not the same: a resumed run and all workers refuse them with exit code 2."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

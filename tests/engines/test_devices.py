@@ -1,7 +1,5 @@
 """What TensorFlow is told about GPUs, without one."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

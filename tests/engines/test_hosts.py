@@ -1,7 +1,5 @@
 """Workers of several machines meet over TCP; strangers and late ones do not disturb them."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

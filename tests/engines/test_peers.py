@@ -3,8 +3,6 @@
 tests/claims/test_any_workers.py compares its sums with those of one process.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Who uses which GPUs, replicas and threads: tables, without TensorFlow and without GPUs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tasks that start one after another wait for each other, and find who does not answer."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

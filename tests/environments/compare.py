@@ -9,8 +9,6 @@ CPU, a CPU that QEMU emulates, or any other PYTHON that has Paceline. The comman
 experiment has two digests. Not a test itself.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Every environment gives an experiment the same digest, and the comparison can fail."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

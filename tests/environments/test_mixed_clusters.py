@@ -1,7 +1,5 @@
 """Workers on different CPUs train one run if its bits depend on no CPU; otherwise they refuse."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An experiment: its rules and its digest."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Fields of dataclasses: their ranges and types, in Python and in JSON."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass, field

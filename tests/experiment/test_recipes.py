@@ -1,7 +1,5 @@
 """Recipes: every one builds, keeps its settings, and trains."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The published tables are made from what was measured, and disturbed rounds do not count."""
 
-from __future__ import annotations
-
 import pytest
 from benchmarks import chart, results
 from benchmarks.disturbance import QuietRounds, why_repeat

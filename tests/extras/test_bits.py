@@ -1,7 +1,5 @@
 """No recipe has an operation of TensorFlow that rounds, after the graph optimizer."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`paceline doctor`."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

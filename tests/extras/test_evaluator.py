@@ -1,7 +1,5 @@
 """The evaluator of a cluster gives the chief's numbers, during the training or after it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Keras callbacks in a training of Paceline: which hooks are called, with which logs."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Chains of digests, `paceline verify`, `paceline diff` and the auditor: what is wrong is found and
 named, and what is right is not."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math

@@ -1,7 +1,5 @@
 """Predicting the images of a Spark DataFrame."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

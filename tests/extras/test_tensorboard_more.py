@@ -1,7 +1,5 @@
 """What TensorBoard shows on request."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

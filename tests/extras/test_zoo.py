@@ -1,8 +1,6 @@
 """The zoo: an entry is listed, evaluated like its run, starts other trainings, and is made again
 with the same digest."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,8 +1,6 @@
 """The entries that come with Paceline: each loads, has the accuracy of its row, and is made again
 with the same digest."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -6,8 +6,6 @@ A run of a day has 17,280 blocks of 5 s. Here each block has a few steps of a ti
 after each there is an evaluation, a checkpoint and a line of metrics: more than in any real run.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import statistics

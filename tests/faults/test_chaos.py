@@ -1,7 +1,5 @@
 """`make chaos`: minutes of random faults that overlap."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

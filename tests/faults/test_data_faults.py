@@ -3,8 +3,6 @@
 Faults are real where the kernel gives them: a read of /proc/self/mem at its begin fails with EIO.
 """
 
-from __future__ import annotations
-
 import builtins
 import errno
 import io

@@ -3,8 +3,6 @@
 The run recovers with the same bits, or it ends and names the worker that failed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

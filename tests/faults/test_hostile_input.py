@@ -4,8 +4,6 @@ First single inputs that were once accepted or ended in a crash, then mutated on
 readers are in `hostile_inputs.py`, which runs in its own process with limits of memory and time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Links in a run folder are refused: they would let others choose which file is overwritten."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The faults happen within step 10 of the recipe smoke, in the middle of a block: 
 is that of step 8, and the state before the fault is that of step 10.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Faults of a disk or a network that pass: nothing good is taken for damaged, and nothing ends."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Two hosts, as network namespaces: the same bits, and a link that is cut. Needs root."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 

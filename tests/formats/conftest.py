@@ -1,7 +1,5 @@
 """Every test of formats has its own cache."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,8 +1,6 @@
 """One preprocessing for every format and everywhere: docs/using-a-run.md is enough to repeat it,
 and exports say what to feed them."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -5,8 +5,6 @@ processes computed them. The report is gpu-report.md, to be sent back. `--cpu` r
 commands on the CPU, with small images, to check this script.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """The script for people with GPUs, without one: its commands, and what it calls a problem."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -5,8 +5,6 @@ one. TensorFlow turns them to zero in the threads of its pools, but not where Py
 operation inline: the operations of the kernels must do neither more nor less in both.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

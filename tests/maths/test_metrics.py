@@ -1,7 +1,5 @@
 """What a block of steps reports, from the tails of its steps, and an evaluation, from its rows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

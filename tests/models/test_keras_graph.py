@@ -1,7 +1,5 @@
 """The private attributes of Keras that Paceline uses still mean what it assumes."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 

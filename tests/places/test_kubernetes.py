@@ -1,7 +1,5 @@
 """Pods of an Indexed Job: the cluster from their variables. No Kubernetes is needed."""
 
-from __future__ import annotations
-
 import pytest
 
 from paceline.errors import UserError

@@ -1,8 +1,6 @@
 """deploy/ where something else than Kubernetes starts the workers: KubeRay, the Spark operator and
 SkyPilot. What SkyPilot would start runs here: machines with a bucket."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A task that a platform started: what it refuses, and what it leaves to the platform."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor

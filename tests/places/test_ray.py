@@ -1,7 +1,5 @@
 """Ray: real clusters of one and several nodes, the same bits as one process, and many faults."""
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

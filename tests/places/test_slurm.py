@@ -1,7 +1,5 @@
 """The addresses of a job step from Slurm's variables. No Slurm is needed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

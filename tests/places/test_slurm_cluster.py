@@ -1,7 +1,5 @@
 """Slurm: trainings as tasks of a real cluster of two nodes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

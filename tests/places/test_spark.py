@@ -1,7 +1,5 @@
 """Training on a real Spark cluster: a master and two workers."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

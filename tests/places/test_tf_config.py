@@ -1,7 +1,5 @@
 """TF_CONFIG of every kind that platforms write, and of kinds that nobody should."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

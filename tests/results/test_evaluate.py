@@ -1,7 +1,5 @@
 """`paceline eval` and `paceline.evaluate`: the bits of training's own evaluation, each class."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`paceline export`: without Paceline, each format gives the predictions of eval."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

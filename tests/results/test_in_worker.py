@@ -1,7 +1,5 @@
 """Notes about the run that is used."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

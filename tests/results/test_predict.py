@@ -3,8 +3,6 @@
 What is not an image is named.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Precision, recall, F1, calibration and top-k: against their definitions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A run keeps the code that it was trained with, and finds its data."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

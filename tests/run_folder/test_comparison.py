@@ -1,7 +1,5 @@
 """Whether a run folder belongs to what is trained now."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Early stopping is part of the experiment: the same end and the same bits everywhere."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

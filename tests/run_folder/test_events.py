@@ -1,7 +1,5 @@
 """What TensorBoard shows of a run, as its own reader and plug-ins read it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

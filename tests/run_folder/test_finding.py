@@ -1,7 +1,5 @@
 """Where runs are found."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

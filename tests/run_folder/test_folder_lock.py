@@ -1,7 +1,5 @@
 """Who may write a local run folder, and who removes one."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

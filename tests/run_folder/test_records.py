@@ -1,7 +1,5 @@
 """Records by step: what is appended is read, and damage is never shown."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 Never change one; add one for each release that changes a format.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

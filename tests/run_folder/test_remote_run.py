@@ -1,7 +1,5 @@
 """Both sides of a remote run folder: what is visible when, and who may change it."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

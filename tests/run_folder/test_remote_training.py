@@ -1,7 +1,5 @@
 """Trainings in run folders on remote storage, and data there: real programs and faults."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

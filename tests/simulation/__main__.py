@@ -1,7 +1,5 @@
 """Play histories: `python -m tests.simulation --minutes 10`, or one again with `--seed 123`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -1,7 +1,5 @@
 """What can happen in a history, to which process or host, and for how long."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

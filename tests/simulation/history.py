@@ -4,8 +4,6 @@ A seed decides everything. The same command is repeated, as a person or a platfo
 ends well. Faults happen in the first attempts only.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import tempfile

@@ -4,8 +4,6 @@ python -m tests.simulation.mutants               # all of them, one after the ot
 python -m tests.simulation.mutants --only "two takers of one lease"
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """The simulation itself: its histories hold, a seed is one history, and a mistake is found."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

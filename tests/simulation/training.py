@@ -1,7 +1,5 @@
 """Training on ten floats: the simulated engine, with the real tree of sums, plan and loop."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Copies of remote data sets in the cache."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from functools import partial

@@ -1,7 +1,5 @@
 """Locks on a file of this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

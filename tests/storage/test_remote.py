@@ -1,7 +1,5 @@
 """Folders on S3 (moto's server) and on Google Cloud Storage (`gcs_server.py`), file by file."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A group of workers that are not processes: the first cause, signals, and replaced workers."""
 
-from __future__ import annotations
-
 import signal
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a worker started ends with it, however it ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Who of the survivors saves the state in its memory, without real workers."""
 
-from __future__ import annotations
-
 import queue
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The restart policy: tables of what failed and how the command continues. Nothing is started."""
 
-from __future__ import annotations
-
 import pytest
 
 from paceline.errors import AddressTaken, PassingFault, UserError, WorkerFailed

@@ -1,7 +1,5 @@
 """The watchdog, with a clock that is set by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from paceline.job import Place

@@ -1,7 +1,5 @@
 """Results of blocks and evaluations, for tests of what is done with them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

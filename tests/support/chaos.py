@@ -9,8 +9,6 @@ run, the metrics must have no gap and no repeat, and nothing may be left behind.
 prints its seed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

@@ -7,8 +7,6 @@ last state and the losses that each of its processes found. All processes are fo
 has imported TensorFlow; only Ray's actors are started by Ray.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """Workers without processes, for tests of a group and of a command. Not a test itself."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator, Sequence

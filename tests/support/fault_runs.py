@@ -3,8 +3,6 @@
 `faults/sitecustomize.py` makes the faults. Not a test itself.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

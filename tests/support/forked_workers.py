@@ -8,8 +8,6 @@ CASES is JSON. FUNCTION is called in every worker with a strategy and the values
 them is `workers`. Prints a line of JSON for each case: the results of all workers.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

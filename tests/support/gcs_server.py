@@ -5,8 +5,6 @@ downloads, listings in pages. No package of a registry has a server with
 preconditions on generations, which are what a lease needs.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import threading

@@ -1,7 +1,5 @@
 """The real program in real processes: started, interrupted, and shown to leave nothing behind."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Targets of `hostile_inputs.py`: files of data sets."""
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

@@ -6,8 +6,6 @@ it raises a UserError of one line. Anything else is printed with the input, and 
 Not a test itself: `test_hostile_input.py` runs it.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import random

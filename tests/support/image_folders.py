@@ -1,7 +1,5 @@
 """Folders of small images, their conversion in this process, and what a split contains."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

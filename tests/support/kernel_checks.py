@@ -1,7 +1,5 @@
 """Compares Paceline's kernels with TensorFlow's, in single and double precision."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

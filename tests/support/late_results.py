@@ -6,8 +6,6 @@ prints the digests of a training without and one with late results in the slots,
 updates were refused. It is not a test itself.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

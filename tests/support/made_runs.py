@@ -1,7 +1,5 @@
 """Run folders with a model, made in this process without training. Not a test itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

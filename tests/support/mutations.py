@@ -1,8 +1,6 @@
 """Damage to bytes and to JSON, decided by a random generator with a seed, and what gives it to
 readers. Not a test itself."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Sequence

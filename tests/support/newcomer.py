@@ -4,8 +4,6 @@ A person has data and code of their own where README.md names some: `prepare` ma
 README's longer runs are shortened; a guide is run as it is.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

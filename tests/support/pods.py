@@ -1,8 +1,6 @@
 """deploy/ without Kubernetes: each pod is a network namespace with the host name and the variables
 that Kubernetes and the operator would give it, and runs the command of its container."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Folders of TFRecords with ImageNet's names and keys, and damage to them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from paceline.formats.tfrecord import record

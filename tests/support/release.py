@@ -4,8 +4,6 @@ The wheels get the tag that package indexes accept. The sources and the wheel of
 installed in empty environments, and train there to the digest that every release has.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

@@ -1,7 +1,5 @@
 """Run folders for the tests of the report, with made-up numbers. Not a test itself."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

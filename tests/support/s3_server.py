@@ -1,7 +1,5 @@
 """moto's S3 server in its own process, a proxy in front of it, and fixtures for folders on it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

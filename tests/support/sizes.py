@@ -5,8 +5,6 @@
 A file is on the main path if one of its functions runs in `paceline train shapes --workers 2`.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Encoded images, and eight small ones of two classes as a folder or as TFRecords."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

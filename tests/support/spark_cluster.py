@@ -8,8 +8,6 @@ process PID is gone. Each worker reports 16 cores, so that several tests find ro
 Spark starts a speculative task on another host only.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 Importing it skips a test module where there is no PySpark or no Java. Not a test itself.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,8 +1,6 @@
 """Data, models and cores small enough that a test of the real thing takes a second. Not a test
 itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import keras

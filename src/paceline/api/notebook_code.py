@@ -5,8 +5,6 @@ pickled: a run can be read and resumed by another Python, and loading it runs no
 The files are in the cache, named by their content, so the same code gives the same experiment.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import hashlib

@@ -1,10 +1,8 @@
-"""The program `paceline`: the table of commands, its help, and the exit codes.
+"""The program `paceline`: the table of commands, and the exit codes.
 
 A command is a frozen dataclass. Its fields are the flags, its docstring is the help, and calling it
 does the work. It imports no TensorFlow: a worker process does what needs TensorFlow.
 """
-
-from __future__ import annotations
 
 import errno
 import io
@@ -13,7 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-from paceline.errors import Ended, UserError, did_you_mean, public
+from paceline.errors import Ended, UserError, public
 from paceline.storage.files import fill_standard_streams, silence, to_log
 
 COMMANDS = {
@@ -78,7 +76,9 @@ def _run(arguments: list[str], begin: Callable[[], object]) -> int:
         return 0
     name, arguments = split_command(arguments)
     if name not in COMMANDS:
-        return _help(name, arguments)
+        from paceline.cli.help import list_commands
+
+        return list_commands(name, arguments)
     command, program, default = load_command(name), f"paceline {name}", None
     if hasattr(command, "of_recipe"):  # the first word is a recipe, with the defaults of flags
         recipe = arguments.pop(0) if arguments and not arguments[0].startswith("-") else "shapes"
@@ -107,19 +107,3 @@ def load_command(name: str) -> Any:
     """Import and return the class of a command."""
     module, kind = COMMANDS[name].split(":")
     return getattr(import_module(f"paceline.cli.{module}"), kind)
-
-
-def _help(group: str, words: list[str]) -> int:
-    """Print a line for each command of a group, or refuse a command that does not exist."""
-    names = [each for each in COMMANDS if each.startswith(group)]
-    if words and words[0] not in ("-h", "--help"):
-        known = dict.fromkeys(each.removeprefix(group).split()[0] for each in names)
-        given = f"{group} {words[0]}".strip()
-        raise UserError(f"unknown command {given!r}; {did_you_mean(words[0], known)}")
-    print("paceline trains ResNets, and any Keras image classifier.")
-    print("The same experiment gives the same bits in every place.\n")
-    for name in names:
-        summary = load_command(name).__doc__.split(": paceline")[0]
-        print(f"  {name:<{max(map(len, names))}}  {summary}")
-    print("\n`paceline COMMAND --help` shows its flags. Begin with: paceline train")
-    return 0

@@ -1,7 +1,5 @@
 """`paceline data ...`: fetch, describe, convert and check data sets."""
 
-from __future__ import annotations
-
 import logging
 import os
 from dataclasses import dataclass, field

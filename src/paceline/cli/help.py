@@ -1,10 +1,8 @@
-"""The help of commands that take a recipe: one screen of the flags that people change, or the rest.
+"""The help: the list of commands, and the flags of the commands that take a recipe.
 
-`--help` shows the flags of `COMMON` with the recipe's values, `--help SECTION` all flags of a
-section, such as optimizer, and `--help all` every flag. The texts are below the fields.
+For these, `--help` shows the flags of `COMMON` with the recipe's values, `--help SECTION` all flags
+of a section, such as optimizer, and `--help all` every flag. The texts are below the fields.
 """
-
-from __future__ import annotations
 
 import inspect
 import re
@@ -14,6 +12,7 @@ from dataclasses import is_dataclass
 from shutil import get_terminal_size
 from typing import Any, Literal, get_args, get_origin
 
+from paceline.cli.commands import COMMANDS, load_command
 from paceline.cli.parse import fields_of, texts_of
 from paceline.errors import UserError, did_you_mean
 from paceline.experiment.names import SHORT_NAMES
@@ -29,6 +28,22 @@ COMMON = {
 }
 """What `--help` shows, of the flags that a command has."""
 COLUMN = 27
+
+
+def list_commands(group: str, words: list[str]) -> int:
+    """Print a line for each command of a group, or refuse a command that does not exist."""
+    names = [each for each in COMMANDS if each.startswith(group)]
+    if words and words[0] not in ("-h", "--help"):
+        known = dict.fromkeys(each.removeprefix(group).split()[0] for each in names)
+        given = f"{group} {words[0]}".strip()
+        raise UserError(f"unknown command {given!r}; {did_you_mean(words[0], known)}")
+    print("paceline trains ResNets, and any Keras image classifier.")
+    print("The same experiment gives the same bits in every place.\n")
+    for name in names:
+        summary = load_command(name).__doc__.split(": paceline")[0]
+        print(f"  {name:<{max(map(len, names))}}  {summary}")
+    print("\n`paceline COMMAND --help` shows its flags. Begin with: paceline train")
+    return 0
 
 
 def show_help(command: Any, defaults: Any, words: list[str]) -> None:

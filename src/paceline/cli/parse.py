@@ -1,7 +1,5 @@
 """Flags to dataclasses, through tyro. tyro's errors become one line with the nearest name."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 from collections.abc import Iterator, Sequence
@@ -67,10 +65,8 @@ def _dataclass_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
 
 
 def _quick(hint: Any) -> Any:
-    """Return the hint of a tuple or a union as any object with tyro's own constructor.
-
-    To check the default of such a type, tyro would import typeguard, and with it asyncio.
-    """
+    """Return the hint of a tuple or a union as any object with tyro's own constructor. To check the
+    default of such a type, tyro would import typeguard, and with it asyncio."""
     plain, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if get_origin(plain) in (None, Literal):
         return hint

@@ -1,7 +1,5 @@
 """`paceline verify`, `diff` and `reproduce`: whether a run is what it says, and where two part."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated

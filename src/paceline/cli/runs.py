@@ -1,7 +1,5 @@
 """What shows runs, recipes, the zoo and this machine: `paceline runs`, `zoo`, `doctor` ..."""
 
-from __future__ import annotations
-
 import sys
 import time
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A file has the name of a `recipe` and any settings by the names of their flags, 
 run's config.json can be given, too. Flags win.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Tables on a terminal: aligned columns without lines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from paceline.errors import printable
@@ -13,10 +11,8 @@ LEFT = "<"
 def print_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], whole: bool = False
 ) -> None:
-    """Print rows of texts below their headings.
-
-    With `whole`, no name is cut: lines may be longer than the width of the terminal.
-    """
+    """Print rows of texts below their headings. With `whole`, no name is cut: lines may be longer
+    than the width of the terminal."""
     from rich.console import Console
     from rich.measure import Measurement
     from rich.table import Table

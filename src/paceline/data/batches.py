@@ -1,7 +1,5 @@
 """(step, replica) -> the batch that a replica trains on; batch number -> an evaluation batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
@@ -70,10 +68,7 @@ def build_train_batches(
 def build_eval_batches(
     experiment: Experiment, split: Split, num_classes: int, batch_size: int
 ) -> Callable[[tf.Tensor], Batch]:
-    """Return the function batch number -> Batch of a fixed shape.
-
-    Padding beyond the last example has weight 0.
-    """
+    """Return the function batch number -> Batch of a fixed shape, padded with weight 0."""
 
     def batch(number: tf.Tensor) -> Batch:
         with tf.device("CPU:0"):

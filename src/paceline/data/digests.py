@@ -4,8 +4,6 @@ Data in memory are digested completely. Of files, a source digests the list of a
 content of some of them, from the first to the last. No TensorFlow.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from typing import Any

@@ -7,8 +7,6 @@ with new names leaves the numbers, and thereby the bits, of all existing experim
 Names are part of the experiment: renaming one changes results, and is recorded in CHANGELOG.md.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

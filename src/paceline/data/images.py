@@ -1,8 +1,6 @@
 """Images of one size, as stored -> cropped, flipped, resized and scaled; in TensorFlow ops over a
 batch. `formats.encoded.prepare` is its twin for encoded images of any size."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -37,10 +35,8 @@ def evaluation_images(experiment: Experiment, raw: tf.Tensor) -> tf.Tensor:
 
 
 def mirrored(settings: Augmentation, draws: Draws) -> tf.Tensor:
-    """Return which images are flipped, bool [n].
-
-    With `alternate_flip` an image is flipped in every second epoch; which of the two is random.
-    """
+    """Return which images are flipped, bool [n]. With `alternate_flip` each is flipped in every
+    second epoch; which of the two is random."""
     if not settings.flip:
         return tf.zeros_like(draws.indices, tf.bool)
     if settings.alternate_flip:

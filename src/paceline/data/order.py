@@ -3,8 +3,6 @@
 There is no stream and no buffer: any worker can compute any replica's slice of any step.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 

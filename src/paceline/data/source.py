@@ -5,8 +5,6 @@ ops only, because it runs inside compiled steps, and on parameter servers in a d
 than the one that built it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -64,11 +62,8 @@ def in_memory(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.integer[Any]
 
 
 def hold_out(source: Source, validation: int) -> tuple[Split, Split | None]:
-    """Return the training split in two parts, the second with `validation` examples, or the
-    training split and the data set's own validation split.
-
-    A fixed permutation divides data sorted by class evenly. With 0, the second part is None.
-    """
+    """Return the training split and the data set's own validation split, or else `validation`
+    examples held out by a fixed permutation, which divides data sorted by class evenly."""
     whole, size = source.train, source.train.size
     if validation == 0 or source.validation:
         return whole, source.validation

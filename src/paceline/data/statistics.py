@@ -4,8 +4,6 @@
 All sums are of whole numbers, so that every worker gets the same bits.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,10 +28,8 @@ Three = tuple[float, float, float]
 def with_numbers(
     experiment: Experiment, train: Split, num_classes: int, stored: Json
 ) -> Experiment:
-    """Return the experiment with numbers in place of `balanced` and `auto`.
-
-    `stored` are the facts of a run's data, which have the numbers if they were computed before.
-    """
+    """Return the experiment with numbers in place of `balanced` and `auto`. `stored` are the facts
+    of a run's data, which have the numbers if they were computed before."""
     loss, scaling = experiment.loss, experiment.scaling
     if loss.class_weights == "balanced":
         known = stored.get("class_weights") or balanced_weights(train, num_classes)
@@ -85,10 +81,8 @@ def balanced_weights(train: Split, num_classes: int) -> list[float]:
 
 
 def example_weights(experiment: Experiment, targets: tf.Tensor) -> tf.Tensor:
-    """Return the weight of each example: the mean over the classes that are mixed in it.
-
-    Label smoothing is not a mixture, so its part of the targets is taken out.
-    """
+    """Return the weight of each example: the mean over the classes that are mixed in it. Label
+    smoothing is not a mixture, so its part of the targets is taken out."""
     weights, smoothing = experiment.loss.class_weights, experiment.loss.label_smoothing
     assert isinstance(weights, tuple), "`with_numbers` puts numbers in place of a word"
     by_target = number(total(plain(number(targets) * tf.constant(weights, tf.float32)), -1))
@@ -98,9 +92,7 @@ def example_weights(experiment: Experiment, targets: tf.Tensor) -> tf.Tensor:
 
 def channel_statistics(experiment: Experiment, train: Split) -> tuple[Three, Three]:
     """Return means and standard deviations of the channels, of images as evaluation sees them.
-
-    Values are rounded to whole numbers first. Of one channel, all three numbers are the same.
-    """
+    Values are rounded to whole numbers first. Of one channel, all three numbers are the same."""
     count, totals = 0, np.zeros([2, 1], np.int64)
     encoded = train.read(tf.constant([0], tf.int64))[0].dtype == tf.string
     most = min(train.size, MOST_FILES) if encoded else train.size

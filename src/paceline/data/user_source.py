@@ -1,7 +1,5 @@
 """Checks a source of the user's own (`data.build`) before anything is trained on it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import tensorflow as tf

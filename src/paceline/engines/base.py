@@ -1,12 +1,8 @@
 """The engine protocol, and the table of engines. No TensorFlow.
 
-An engine is how the workers of a place advance one state together. It owns where the state is
-stored and how the vectors of the replicas meet. It does not own the loop, the run folder or the
-maths. To add an engine: write a module with a function `connect`, add a line to `ENGINES`, and add
-a row to the tests.
+An engine owns where the state is stored and how the vectors of the replicas meet, but not the loop,
+the run folder or the maths.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
@@ -42,10 +38,7 @@ class Engine(Protocol):
     """
 
     def check(self, facts: Json) -> None:
-        """Raise UserError if a worker would compute different bits than the others.
-
-        `facts` are this worker's `fingerprint`.
-        """
+        """Raise UserError if the workers' `fingerprint`s differ; `facts` is this worker's."""
 
     def load(self, state: State) -> State:
         """Continue from this state and return it. Several workers all continue from the chief's."""

@@ -122,10 +122,8 @@ class CollectiveEngine:
         return self._memory.state(self._step)
 
     def held(self) -> State | None:
-        """Return the newest state of this worker with its tails; None if there is no whole one.
-
-        Any thread may call it at any time, even while the engine waits for a worker that is lost.
-        """
+        """Return the newest state of this worker with its tails; None if there is no whole one. Any
+        thread may call it at any time, even while the engine waits for a worker that is lost."""
         state = self._memory.held()
         if state is None or not np.isfinite(state.tails[:, Tail.LOSS]).all():
             return None

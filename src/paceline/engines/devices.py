@@ -141,10 +141,7 @@ def make_gpus_deterministic() -> None:
 
 
 def build_strategy(job: Job) -> tf.distribute.Strategy:
-    """Configure TensorFlow; return the strategy of the job's devices and workers.
-
-    Workers on CPUs each have their own strategy.
-    """
+    """Configure TensorFlow; return the strategy of the job's GPUs, or of this worker's CPU."""
     count, workers = len(configure(job).gpus), job.cluster.num_workers
     import tensorflow as tf
 

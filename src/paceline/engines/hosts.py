@@ -3,8 +3,6 @@
 Both ends of a connection prove that they know the same token.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

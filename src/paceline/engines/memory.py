@@ -4,8 +4,6 @@ Any thread can read it at any moment, even while the worker waits for one that i
 one before and one after the update of a round, show whether a copy is complete.
 """
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

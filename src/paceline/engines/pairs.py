@@ -12,8 +12,6 @@ subtrees. The algorithms do not know how vectors are sent, so that tests can run
 process. `Collectives` has the exchanges themselves, as operations of TensorFlow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -152,10 +150,8 @@ class Collectives:
         }
 
     def _is_first(self, low: int, high: int) -> bool:
-        """Return whether TensorFlow puts the lower member first.
-
-        It sorts the numbers of workers as texts, with 10 before 2, and devices as numbers.
-        """
+        """Return whether TensorFlow puts the lower member first. It sorts the numbers of workers as
+        texts, with 10 before 2, and devices as numbers."""
         workers = low // self._per_worker, high // self._per_worker
         return workers[0] == workers[1] or str(workers[0]) < str(workers[1])
 

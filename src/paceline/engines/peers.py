@@ -6,8 +6,6 @@ worker's shard of its own sums, adds up its own shard in the tree's order, and s
 all. Workers with GPUs use `network` instead. Only numbers are ever read from a connection.
 """
 
-from __future__ import annotations
-
 import os
 import selectors
 import socket
@@ -70,9 +68,7 @@ class Peers:
 
     def total(self, replicas: int, own: int, sums: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return the sum over all replicas from the subtrees of this worker, whose index is `own`.
-
-        Call it where a graph is built. Each worker adds up a shard; the last one may be shorter.
-        """
+        Call it where a graph is built. Each worker adds up a shard; the last one may be shorter."""
         divided, size = divided_tree(replicas, self.members), int(sums[0].shape[0])
         width = -(-size // (self.members * ALIGNED)) * ALIGNED
         shards = [slice(k * width, (k + 1) * width) for k in range(self.members)]
@@ -135,10 +131,8 @@ class Peers:
 
 
 class _Transfer:
-    """What is still to be sent to a worker and to be read from it in one exchange.
-
-    It begins with the number of the exchange and the number of bytes.
-    """
+    """What is still to be sent to a worker and read from it in one exchange: first the number of
+    the exchange and the number of bytes."""
 
     def __init__(
         self, index: int, number: int, given: list[np.ndarray], taken: list[np.ndarray]
@@ -180,11 +174,8 @@ def _call(
 
 
 def find_neighbors(index: int) -> Peers | None:
-    """Return the connections that the parent of this process gave it, or None.
-
-    The variable is removed so that children do not inherit it.
-    """
-    if not (given := os.environ.pop(NEIGHBORS, "")):
+    """Return the connections that the parent of this process gave it, or None."""
+    if not (given := os.environ.pop(NEIGHBORS, "")):  # children do not inherit it
         return None
     others = [int(descriptor) for descriptor in given.split(",")]
     for descriptor in others:

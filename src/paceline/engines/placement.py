@@ -1,7 +1,5 @@
 """Who uses what: the GPUs, replicas and threads of each worker. Pure functions, no TensorFlow."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A task that cannot train, for a reason that only a person can correct, tells it 
 its address: the others end with the same error, and no platform restarts them.
 """
 
-from __future__ import annotations
-
 import errno
 import math
 import socket
@@ -31,10 +29,8 @@ _EMPTY_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 def ask(address: str) -> str | None:
-    """Return an empty text if a worker's gRPC server answers a greeting, or why it cannot train.
-
-    A connection alone is not enough: the kernel accepts it for a stopped process too.
-    """
+    """Return an empty text if a worker's gRPC server answers a greeting, or why it cannot train. A
+    connection alone is not enough: the kernel accepts it for a stopped process too."""
     host, port = address.rsplit(":", 1)
     try:
         with socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT_S) as connection:
@@ -50,10 +46,8 @@ def ask(address: str) -> str | None:
 
 
 def find_silent(addresses: Sequence[str]) -> list[str]:
-    """Return those that do not answer; all are asked at the same time.
-
-    Raises UserError if one of them cannot train.
-    """
+    """Return those that do not answer; all are asked at the same time. Raises UserError if one of
+    them cannot train."""
     with ThreadPoolExecutor(max(1, len(addresses))) as pool:
         found = dict(zip(addresses, pool.map(ask, addresses), strict=True))
     if reasons := {address: reason for address, reason in found.items() if reason}:

@@ -1,8 +1,6 @@
 """Which images a model is trained and tested on, how training images are changed at random, and how
 pixels are scaled. Part of the experiment."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

@@ -99,10 +99,8 @@ class Experiment:
         return from_json(Experiment, values)
 
     def changes_to(self, new: Experiment) -> list[str]:
-        """Return how another experiment differs, as lines `field: old -> new`.
-
-        `MOVABLE` fields are left out: the run folder compares the data and the kernels in use.
-        """
+        """Return how another experiment differs, as lines `field: old -> new`. For `MOVABLE`
+        fields, the run folder compares the data and the kernels in use."""
         return diff(self.to_json(), new.to_json(), ignore=MOVABLE)
 
     def digest(self, ignore: tuple[str, ...] = ()) -> str:
@@ -229,9 +227,6 @@ def parse_application(spec: str) -> tuple[str, str]:
 
 
 def application_of(model: Model) -> str:
-    """Return the name of the application that the model is; empty if it is a different model.
-
-    If only `init_from` names an application, that application is also the model.
-    """
+    """Return the name of the application that `build`, or else `init_from`, names; or nothing."""
     spec = model.build or model.init_from
     return parse_application(spec)[0] if spec.startswith(KERAS) else ""

@@ -3,8 +3,6 @@
 It knows dataclasses in general. A field's type and its `Range` say what is allowed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Collection
@@ -29,10 +27,7 @@ _hints: Callable[[Any], Json] = cache(partial(get_type_hints, include_extras=Tru
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that a field allows, as `Annotated[int, Range(1, 65_536)]`.
-
-    For a tuple, it is the range of each number.
-    """
+    """The numbers (in a tuple: each) that a field allows, as `Annotated[int, Range(1, 9)]`."""
 
     lowest: float
     highest: float = MOST
@@ -56,10 +51,7 @@ class Range:
 
 
 def from_json(kind: type[T], values: object) -> T:
-    """Rebuild a dataclass from plain containers, and check its fields.
-
-    An unknown field is an error. A missing field gets its default.
-    """
+    """Rebuild a dataclass from plain containers, and check its fields; unknown ones are errors."""
     made: T = _rebuild(kind, values, "")
     check_fields(made)
     return made

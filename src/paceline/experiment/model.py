@@ -1,7 +1,5 @@
 """The network. Part of the experiment."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

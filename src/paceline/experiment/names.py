@@ -3,8 +3,6 @@
 It owns the names that people know from other tools, and the hint for a name that is not known.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import re

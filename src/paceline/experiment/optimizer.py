@@ -1,8 +1,6 @@
 """How weights are changed: loss, update rule, learning rate, average of the weights, what replicas
 share, and early stopping. Part of the experiment."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields

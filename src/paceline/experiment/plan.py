@@ -3,8 +3,6 @@
 No TensorFlow. Nothing after this module counts in epochs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from paceline.errors import UserError
@@ -101,10 +99,8 @@ def _interval(epochs: float, steps_per_epoch: int) -> int:
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps in which training images have one size and the same weights are trained.
-
-    A phase is compiled as a whole, so that frozen weights cost no gradient.
-    """
+    """Steps in which training images have one size and the same weights are trained. Each phase is
+    compiled, so that frozen weights cost no gradient."""
 
     first: int
     image_size: int

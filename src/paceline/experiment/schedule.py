@@ -22,10 +22,7 @@ Number = TypeVar("Number")
 def learning_rate(
     schedule: Schedule, step: int, plan: Plan, global_batch_size: int, end: int = 0
 ) -> float:
-    """Return the rate with which step `step` (from 0) is applied.
-
-    Its curve ends at step `end`, or else with the training.
-    """
+    """Return the rate of step `step` (from 0). Its curve ends at `end`, or with the training."""
     steps_per_epoch, total_steps = plan.steps_per_epoch, plan.total_steps
     scale = global_batch_size / schedule.scale_to_batch if schedule.scale_to_batch else 1
     peak, rising = schedule.rate * scale, warmup_steps(schedule, steps_per_epoch, total_steps)

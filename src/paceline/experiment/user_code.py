@@ -4,8 +4,6 @@ What they take and return is checked where they are used: data, models, actions.
 with FOLDER::, which is then where it is looked for (a run folder's copy of the code).
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib.util
@@ -122,10 +120,8 @@ def _make_importable(folder: Path) -> None:
 
 
 def code_digest(spec: str) -> str:
-    """Return the digest of the file with the function; comments and layout do not count.
-
-    Empty if the function has no source in Python. Of a .keras file, its layers and weights count.
-    """
+    """Return the digest of the file with the function; comments and layout do not count. Empty if
+    the function has no source in Python. Of a .keras file, its layers and weights count."""
     if spec.endswith(SAVED_MODEL):
         return saved_model_digest(Path(spec).expanduser())[:16]
     try:

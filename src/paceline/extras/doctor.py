@@ -3,8 +3,6 @@
 Ray and Spark are checked when a training on them starts.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

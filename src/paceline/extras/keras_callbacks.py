@@ -4,8 +4,6 @@ The model is in worker processes, so a callback gets a stand-in that only knows 
 Callbacks that would change the training are refused, with the setting that does the same.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 It is for people who have a Keras model themselves, in an actor for example.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import cached_property

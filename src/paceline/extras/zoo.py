@@ -5,8 +5,6 @@ zoo.json, its row in the table. `zoo:NAME` stands for an entry wherever a run is
 package contains two entries, and the rows of all others. `fetch_entry` brings one of these.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

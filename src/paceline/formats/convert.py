@@ -6,8 +6,6 @@ interrupted conversion continues with the shards that are missing. Meanwhile, `.
 what identifies the conversion, and which images of a shard are bad. `dataset.json` is written last.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

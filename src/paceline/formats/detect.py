@@ -1,7 +1,5 @@
 """Which kind of data set a folder contains, by the names of its files alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from paceline.errors import UserError

@@ -3,8 +3,6 @@
 The work is done in a temporary folder, which gets its final name at the end.
 """
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import os

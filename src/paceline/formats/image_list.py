@@ -4,8 +4,6 @@
 `split` is held out by a hash of each image's path. Only names are read. No TensorFlow.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -5,8 +5,6 @@ The column of paths is the one whose values are images in the folder, with or wi
 The column of labels has a usual name, or is the only other one. No TensorFlow.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 from collections.abc import Sequence

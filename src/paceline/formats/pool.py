@@ -4,8 +4,6 @@ The processes do not import TensorFlow unless the function does. A process ends 
 does. An interrupt from the keyboard reaches the parent only.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """What the recipe my-images is for a folder of small images, such as digits of 28x28 pixels."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice

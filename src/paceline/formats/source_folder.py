@@ -1,8 +1,6 @@
 """The folder that a source reads: it must be given and exist; hidden entries are ignored. And the
 names that people give to the splits of a data set."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable

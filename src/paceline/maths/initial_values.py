@@ -1,7 +1,5 @@
 """Initial values that are not the model's own: stored weights, or filters from the data."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 
@@ -51,9 +49,7 @@ def start_from(
 
 def whiten(state: State, template: Template, train: Split, scaling: Scaling, count: int) -> State:
     """Return the state with filters of the first convolution that whiten patches of `count` images.
-
-    The chief computes them once, before the first step.
-    """
+    The chief computes them once, before the first step."""
     pieces = StateLayout({"params": template.params}).pieces()
     if not (found := [piece for piece in pieces if len(piece[3]) == 4]):
         raise UserError("model.whitening needs a model with a convolution")

@@ -1,7 +1,5 @@
 """The loss of training, and what evaluation measures of a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

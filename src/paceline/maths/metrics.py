@@ -44,10 +44,8 @@ def tail_size(replicas: int) -> int:
 
 
 def tail_scale(replicas: int) -> np.ndarray:
-    """Return the factors that turn the mean of the replicas' tails into the tail of a step.
-
-    Loss and seconds stay means over replicas; correct, count, stop and signatures become sums.
-    """
+    """Return the factors that turn the mean of the replicas' tails into the tail of a step. Loss
+    and seconds stay means over replicas; correct, count, stop and signatures become sums."""
     scale = np.full(tail_size(replicas), replicas, np.float32)
     scale[[Tail.LOSS, Tail.SECONDS]] = 1
     return scale
@@ -104,10 +102,8 @@ class BlockResult:
 
 
 def block_result(core: Core, step: int, tails: np.ndarray, seconds: float) -> BlockResult:
-    """Return the result of a block that ended at `step` and took `seconds` for each step.
-
-    `tails` has a row for each step of the block.
-    """
+    """Return the result of a block that ended at `step` and took `seconds` for each step. `tails`
+    has a row for each step of the block."""
     table = rates_table(core.experiment, core.plan, step - len(tails), step)
     return BlockResult(
         step=step,

@@ -5,8 +5,6 @@ replica, and how workers exchange vectors, is the engine's business. A round is 
 two exchanges.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple

@@ -6,8 +6,6 @@ record what each replica computed in each step. Only whole numbers are added: a 
 look at the vector and does not depend on the order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -18,9 +16,7 @@ PRIME = 65_521
 
 def sign(parts: Sequence[tf.Tensor], replica: tf.Tensor, replicas: int) -> tf.Tensor:
     """Return the places of all replicas, with the signature of a vector's parts in its own.
-
-    TensorFlow adds whole numbers on the CPU alone, so vectors on a GPU are not signed.
-    """
+    TensorFlow adds whole numbers on the CPU alone, so vectors on a GPU are not signed."""
     if tf.config.list_logical_devices("GPU"):
         return tf.zeros([replicas])
     sums = [tf.reduce_sum(tf.bitcast(part, tf.int32)) for part in parts]

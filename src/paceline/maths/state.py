@@ -1,7 +1,5 @@
 """The training state as plain NumPy data, and which variables its vectors hold. No TensorFlow."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Container, Iterator
@@ -69,9 +67,7 @@ SCALE_PART: Part = (("scale", ()), ("finite_steps", ()))
 
 
 def evaluated_vectors(names: Container[str]) -> tuple[str, str]:
-    """Return the names of the vectors that evaluation and export take as parameters and statistics.
-
-    They are the moving averages if the experiment keeps them (`average.decay`).
-    """
+    """Return the names of the parameters and statistics that evaluation and export take: the moving
+    averages if the experiment keeps them."""
     params = "ema" if "ema" in names else "params"
     return params, AVERAGED_STATS if AVERAGED_STATS in names else "stats"

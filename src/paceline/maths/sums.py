@@ -6,8 +6,6 @@ replicas, its share. It adds up the largest subtrees in its share, so that the s
 has the order of the tree for any number of workers. No TensorFlow: the addition is passed in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TypeVar

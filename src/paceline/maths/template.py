@@ -1,7 +1,5 @@
 """A Keras model as a pure function of flat vectors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -61,11 +59,8 @@ class Template:
         key: tf.Tensor | None = None,
         frozen: Collection[str] = (),
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-        """Return outputs, the new stats that are not fixed, and extra losses.
-
-        `key`, int64 [2], seeds random layers.
-        Variables with names in `frozen` have no gradient, and what only they need is not computed.
-        """
+        """Return outputs, the new stats that are not fixed, and extra losses. `key`, int64 [2],
+        seeds random layers. What only the gradients of `frozen` variables need is not computed."""
         trainable = [
             tf.stop_gradient(piece) if name in frozen else piece
             for piece, (name, _) in zip(_unflatten(params, self.params), self.params, strict=True)

@@ -1,12 +1,8 @@
 """(vectors, mean gradient, rates) -> vectors: the optimizer rules, elementwise on flat vectors.
 
 Rules use only + - x / and square root of `kernels.arithmetic`, whose bits do not depend on how a
-vector is cut into slices, as parameter servers do. Groups of weights with their own rules and rates
-are in
-`maths.update_more`. To add an optimizer: write a rule, and add a line to `RULES`.
+vector is cut into slices, as parameter servers do. `update_more` has groups with their own rules.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable

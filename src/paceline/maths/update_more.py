@@ -11,8 +11,6 @@ halved; after `GROW_EVERY` finite steps in a row it is doubled. The scale is par
 workers decide by the same mean, so they decide alike.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
@@ -135,10 +133,8 @@ def _norm(x: Operand) -> Operand:
 
 
 def orthogonal(gradient: tf.Tensor) -> tf.Tensor:
-    """Return a matrix [inputs, outputs] with the same singular vectors, and values near one.
-
-    It takes some steps of Newton's and Schulz's iteration.
-    """
+    """Return a matrix [inputs, outputs] with the same singular vectors, and values near one. It
+    takes some steps of Newton's and Schulz's iteration."""
     a, b, c = NEWTON_SCHULZ
     m = plain(number(gradient) / _norm(number(gradient)))
     for _ in range(ITERATIONS):

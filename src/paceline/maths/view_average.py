@@ -3,8 +3,6 @@
 It is for tensors as well as for the symbols of a Keras graph.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

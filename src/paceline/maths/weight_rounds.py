@@ -1,7 +1,5 @@
 """Rounds of `sync.method weights`: each replica trains alone, then all vectors are averaged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cached_property
 

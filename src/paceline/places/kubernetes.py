@@ -5,8 +5,6 @@ manifest adds the name of the headless service and the number of pods (deploy/in
 and a TrainJob of the Kubeflow Trainer name their pods in the same way.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Iterator, Mapping

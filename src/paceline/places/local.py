@@ -1,7 +1,5 @@
 """Workers on this machine: one process or several."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,10 +26,7 @@ def open_place(job: Job, listen: Send) -> Iterator[OpenPlace]:
 
 @contextmanager
 def _prepare(job: Job, count: int) -> Iterator[list[LocalWorker]]:
-    """Yield the workers, which share the cores of this machine, the chief first.
-
-    With parameter servers, one extra process, the chief, coordinates the workers.
-    """
+    """Yield the workers, the chief first; with parameter servers, it may be an extra process."""
     num_servers, leads = job.place.ps, job.place.chief_trains
     num_members = count + bool(num_servers and not leads)
     found = _free_addresses(num_members + num_servers) if num_members > 1 else ()
@@ -49,10 +44,7 @@ def _prepare(job: Job, count: int) -> Iterator[list[LocalWorker]]:
 
 
 def _free_addresses(count: int) -> tuple[str, ...]:
-    """Return addresses of this machine alone with free ports.
-
-    Another program may take one before TensorFlow does: then all workers are started again.
-    """
+    """Return free ports of this machine. If one is taken before its use, all workers restart."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     addresses = tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
     for each in sockets:
@@ -62,10 +54,7 @@ def _free_addresses(count: int) -> tuple[str, ...]:
 
 def connect_neighbors(workers: int) -> list[list[int]]:
     """Return the open files of each worker: a socket to each other worker, for `engines.peers`.
-
-    No other program can reach them. `LocalWorker` closes them here once a worker has them, so that
-    the others notice its end.
-    """
+    `LocalWorker` closes them here, so that the others notice a worker's end."""
     files: list[list[int]] = [[] for _ in range(workers)]
     for low, high in combinations(range(workers), 2):
         one, other = socket.socketpair()

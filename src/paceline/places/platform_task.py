@@ -3,8 +3,6 @@
 `tf_config`, `slurm` and `kubernetes` find the cluster. The platform restarts tasks.
 """
 
-from __future__ import annotations
-
 import signal
 import socket
 import threading
@@ -31,10 +29,8 @@ LAST_S = 10.0
 
 
 def open_task(job: Job, cluster: Cluster, given_by: str, listen: Send) -> OpenPlace:
-    """Return the place of one task; raise UserError if the job does not fit the cluster.
-
-    All tasks find the same error. `given_by` names where the cluster description came from.
-    """
+    """Return the place of one task; raise UserError if the job does not fit the cluster. All tasks
+    find the same error. `given_by` names where the cluster description came from."""
     for name, given, there in (
         ("workers", job.place.workers, cluster.num_workers),
         ("ps", job.place.ps, len(cluster.ps)),
@@ -105,10 +101,8 @@ def _names_of_others(cluster: Cluster) -> dict[str, str]:
 
 
 def _warn_while_waiting(names: Mapping[str, str], listen: Send, begun: threading.Event) -> None:
-    """Name the other tasks that have not answered, until training begins.
-
-    Raises UserError if one of them cannot train.
-    """
+    """Name the other tasks that have not answered, until training begins. Raises UserError if one
+    of them cannot train."""
     while not begun.wait(WAITING_EVERY_S):
         absent = find_silent(list(names))
         tasks = ", ".join(f"{names[address]} at {address}" for address in absent)

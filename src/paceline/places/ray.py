@@ -4,8 +4,6 @@ The driver is also the chief: its engine (`engines_more.ray_actors`) starts the 
 If the driver fails, it is started again from the last checkpoint.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

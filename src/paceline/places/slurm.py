@@ -4,8 +4,6 @@ Slurm's variables give every task the nodes of the step and its own number. Slur
 the tasks; a batch script requeues the job (examples/slurm.sbatch).
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -58,10 +56,8 @@ def open_place(job: Job, listen: Send) -> Iterator[OpenPlace]:
 
 
 def _pass_warnings(run_dir: str, listen: Send, message: Message) -> None:
-    """Pass warnings on, and check when training starts that this node sees the run folder.
-
-    A requeued job may have its chief on this node.
-    """
+    """Pass warnings on, and check when training starts that this node sees the run folder. A
+    requeued job may have its chief on this node."""
     if isinstance(message, Warn):
         listen(message)
     is_local = isinstance(message, Start) and not is_remote(run_dir)

@@ -1,7 +1,5 @@
 """One task of a cluster that a platform describes in TF_CONFIG, with this task's role."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

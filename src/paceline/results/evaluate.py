@@ -51,10 +51,8 @@ def answer(job: Job, request: EvaluateRequest, send: Send) -> Json:
 def evaluate_run(
     run: RunFolder, request: EvaluateRequest = LIKE_TRAINING, send: Send = lambda message: None
 ) -> Evaluation:
-    """Evaluate a checkpoint of a run in this process.
-
-    Without views, the bits are those of training's evaluation if TensorFlow was not used here.
-    """
+    """Evaluate a checkpoint of a run in this process. Without views, the bits are those of
+    training's evaluation if TensorFlow was not used here."""
     experiment, split = with_data(run, request.data_dir), request.split
     if run.kernels() == "own" and (reason := why_unavailable()):
         text = "was trained with own kernels, and last digits may differ without them"
@@ -95,9 +93,7 @@ def _evaluate_batches(
     core: Core, state: State, split: str, parallel: int, send: Send
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the rows of all batches in order, and the outputs and labels of all examples.
-
-    `parallel` batches are computed at a time.
-    """
+    `parallel` batches are computed at a time."""
     import tensorflow as tf
 
     size, batch_size = core.splits[split].size, core.eval_batch_size

@@ -1,7 +1,5 @@
 """Checks image files before TensorFlow decodes them, as in training."""
 
-from __future__ import annotations
-
 import io
 import struct
 

@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 
 
 def check_trust(run: RunFolder, kind: str, trust_code: bool) -> None:
-    """Raise UserError if using the run would run code that its config.json names.
-
-    A run folder can come from anybody. Whoever gives `trust_code` has looked at the code.
-    """
+    """Raise UserError if using the run would run code that its config.json names. A run folder can
+    come from anybody. Whoever gives `trust_code` has looked at the code."""
     experiment = run.experiment()
     model = experiment.model.build  # a .keras file is loaded without running code
     known = model.endswith(SAVED_MODEL) or model.startswith(KERAS)

@@ -1,7 +1,5 @@
 """Predictions of an ONNX file that `paceline export` wrote: in a moment, without TensorFlow."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -3,8 +3,6 @@
 NumPy only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -63,10 +61,8 @@ def most_mistaken(labels: Array, predictions: Array, num_classes: int) -> list[t
 
 
 def macro_scores(scores: list[Scores]) -> Scores:
-    """Return the mean of each score over the classes that are a label or a prediction.
-
-    What is not defined counts as 0, as in scikit-learn.
-    """
+    """Return the mean of each score over the classes that are a label or a prediction. What is not
+    defined counts as 0, as in scikit-learn."""
     seen = [score for score in scores if score.f1 is not None]
     if not seen:
         return Scores(None, None, None)

@@ -1,7 +1,5 @@
 """Results that show themselves as a table: text, HTML in a notebook, or a DataFrame of pandas."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from html import escape
 from typing import Any

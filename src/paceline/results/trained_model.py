@@ -65,9 +65,7 @@ class TrainedModel:
 
 def configure_inference(experiment: Experiment) -> int:
     """Configure this process to use a trained model; return how many batches to compute at a time.
-
-    The settings are those of training. If TensorFlow was used here before, its settings stay.
-    """
+    The settings are those of training. If TensorFlow was used here before, its settings stay."""
     if "tensorflow" not in sys.modules:
         devices.import_tensorflow(Job(experiment), hide=())  # it may be the process of a user
     lanes = max(1, len(os.sched_getaffinity(0)) // experiment.threads_per_replica)

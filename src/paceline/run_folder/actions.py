@@ -103,10 +103,7 @@ def _thumbnails(core: Core, split: str, indices: np.ndarray, side: int = 96) -> 
 
 
 class SaveCheckpoint:
-    """Saves when the plan says so, and after the best evaluation on the validation split so far.
-
-    `save` saves at any step, but no step twice.
-    """
+    """Saves when the plan says so, and after the best evaluation of the validation split so far."""
 
     def __init__(self, chief: ChiefRun) -> None:
         self._chief = chief
@@ -119,7 +116,7 @@ class SaveCheckpoint:
             self.save(block.step, evaluation)
 
     def save(self, step: int, evaluation: EvalResult | None) -> None:
-        """Save the state after `step`; the best checkpoint is chosen by validation accuracy."""
+        """Save the state after `step`, but no step twice."""
         if step == self._saved_step:
             return
         state = self._chief.engine.state()

@@ -5,8 +5,6 @@ digest of the state. Only what differs from that is `Damaged`: an OSError means 
 not be read, and says nothing about its content. Which files are kept belongs to `checkpoints`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -132,12 +130,8 @@ def read_digest(path: Path, step: int) -> str:
 
 
 def _read(path: Path, step: int, run: RunIdentity) -> tuple[dict[str, Array], dict[str, str]]:
-    """Return the variables and the metadata, verified; a file of a different run is a UserError.
-
-    The file is read, not mapped: an error of the disk is then an OSError, not the end of the
-    process.
-    """
-    content = retry(lambda: read_run_file(path))
+    """Return the variables and the metadata, verified; a file of a different run is a UserError."""
+    content = retry(lambda: read_run_file(path))  # mapped, a bad disk would end the process
     metadata = _parse_metadata(io.BytesIO(content))
     try:
         written_by, written_step = int(metadata["format"]), int(metadata["step"])

@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 
 
 class Checkpoints:
-    """The checkpoints of one run: the newest `keep` and the one with the best metric.
-
-    `guard` raises if another process writes here. Building it touches no disk.
-    """
+    """The checkpoints of one run: the newest `keep` and the one with the best metric. `guard`
+    raises if another process writes here."""
 
     def __init__(
         self,
@@ -69,10 +67,7 @@ class Checkpoints:
         return path
 
     def latest(self) -> State | None:
-        """Return the newest complete state; warn of damaged files, which the next `save` removes.
-
-        A file that cannot be read is a PassingFault.
-        """
+        """Return the newest complete state; warn of damaged files, which `save` removes."""
         return self._first_whole(lambda: self.steps()[::-1])
 
     def best(self) -> State | None:
@@ -151,11 +146,8 @@ class Checkpoints:
         return sorted(metrics, key=lambda step: (-metrics[step], step))
 
     def _metrics(self, unreadable: set[int] | None) -> dict[int, float]:
-        """Return the metric of each step that has one.
-
-        The metric is in the checkpoint's own file: an index could disagree with it. A file that
-        cannot be read is added to `unreadable`, or is an OSError.
-        """
+        """Return the metric of each step that has one in its file, with which an index could
+        disagree. A file that cannot be read is added to `unreadable`, or is an OSError."""
         metrics: dict[int, float] = {}
         for step in self._whole():
             try:

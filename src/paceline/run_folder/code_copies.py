@@ -4,8 +4,6 @@
 modules and packages that it imports from the same folder. Other packages are not copied.
 """
 
-from __future__ import annotations
-
 import ast
 import shutil
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Early stopping: whether training ends after an evaluation (`loop.EndsEarly`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from paceline.errors import UserError

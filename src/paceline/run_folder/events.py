@@ -1,9 +1,4 @@
-"""TensorBoard's event files: scalars and settings.
-
-The chief writes them, without TensorFlow. They change no bit of the run.
-"""
-
-from __future__ import annotations
+"""TensorBoard's event files, which the chief writes without TensorFlow: scalars and settings."""
 
 import re
 import time

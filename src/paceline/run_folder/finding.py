@@ -1,7 +1,5 @@
 """Where runs are found: by path or name, all runs of a folder, remote runs."""
 
-from __future__ import annotations
-
 import atexit
 import re
 import shutil

@@ -4,8 +4,6 @@ Only the chief opens and writes a run folder; every command may read one. If the
 storage, `path` is the local side and `remote_run.RemoteRun` keeps both sides the same.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -49,10 +47,8 @@ OWN_NAMES = re.compile(r"lock$|\.|(worker-|ps-|chief|spark).*\.log$")
 
 
 class RunFolder:
-    """The folder of one training. `where` is what the user gave: a path or a URL.
-
-    `local` is the local side of a remote folder. Building one touches neither disk nor network.
-    """
+    """The folder of one training. `where` is what the user gave, a path or a URL; `local` is the
+    local side of a remote folder. Building one touches neither disk nor network."""
 
     def __init__(self, path: str | Path, local: Path | None = None) -> None:
         self._remote: RemoteRun | None = None
@@ -125,10 +121,8 @@ class RunFolder:
         kernels: str = "tensorflow",
         code: dict[str, str] | None = None,
     ) -> list[str]:
-        """Make this the folder of the experiment, or check that it is.
-
-        `code` has digests of the user's own functions. Returns which libraries have changed.
-        """
+        """Make this the folder of the experiment, or check that it is and return which libraries
+        have changed. `code` has digests of the user's own functions."""
         self.make()
         changed = []
         if self.exists():
@@ -271,10 +265,8 @@ class RunFolder:
 
     @contextmanager
     def begun(self) -> Iterator[None]:
-        """Make the folder for a command; remove it if a UserError comes before config.json.
-
-        A folder that another command's chief has locked stays. A later chief makes it again.
-        """
+        """Make the folder for a command; remove it if a UserError comes before config.json. A
+        folder that another command's chief has locked stays. A later chief makes it again."""
         new = not os.path.exists(self.path)  # no error if the name is too long
         self.make()
         try:

@@ -39,9 +39,7 @@ def with_given_weights(state: State, core: Core, send: Send) -> State:
 
 def read_weights(spec: str) -> dict[str, np.ndarray]:
     """Return what `model.init_from` names: a run, a .keras file or weights of keras.applications.
-
-    Of a run, these are the averages if it has them.
-    """
+    Of a run, these are the averages if it has them."""
     if spec.startswith(KERAS):
         from paceline.models.fine_tuning import read_application
 
@@ -61,10 +59,8 @@ def read_weights(spec: str) -> dict[str, np.ndarray]:
 def newest_variables(
     folder: Path, vectors: tuple[str, ...], run: RunIdentity = ANY_RUN
 ) -> dict[str, Array]:
-    """Return the variables of the newest complete checkpoint by name.
-
-    Each is taken from the first of `vectors` that has it.
-    """
+    """Return the variables of the newest complete checkpoint by name. Each is taken from the first
+    of `vectors` that has it."""
     for step in reversed(list_steps(folder)):
         path = file_of(folder, step)
         try:

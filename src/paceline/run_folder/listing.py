@@ -1,7 +1,5 @@
 """The list of runs: progress, accuracy and speed of each, and how to resume an unfinished one."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re
@@ -43,10 +41,8 @@ COLUMNS = ("name", "state", "step", "accuracy", "loss", "speed", "changed")
 
 
 def list_runs(folder: str | Path, sort: str = "changed") -> list[RunSummary]:
-    """Return all runs in `folder`, sorted by a column.
-
-    Words and losses rise, other numbers fall, and unknown values are last.
-    """
+    """Return all runs in `folder`, sorted by a column. Words and losses rise, other numbers fall,
+    and unknown values are last."""
 
     def key(run: RunSummary) -> tuple[bool, Any]:
         value = getattr(run, sort) or 0.0
@@ -97,10 +93,8 @@ def with_data(run: RunFolder, experiment: Experiment) -> Experiment:
 
 
 def resume_command(where: str | Path, experiment: Experiment) -> list[str]:
-    """Return the words of the `train` command that resumes a run here, with flags that differ.
-
-    The recipe is the one in the folder's name, or else the nearest.
-    """
+    """Return the words of the `train` command that resumes a run here, with flags that differ. The
+    recipe is the one in the folder's name, or else the nearest."""
     command = train_command(experiment, named_recipe(where))
     default = Path(default_path(command[1], experiment))
     if is_remote(where) or default.resolve() != Path(where).resolve():

@@ -1,7 +1,5 @@
 """What a run measures, as records by step: metrics.jsonl and others."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable
@@ -15,10 +13,7 @@ Guard = Callable[[], None]
 
 
 class RecordFile:
-    """A file with one JSON object per line, each with its `step` and a checksum.
-
-    Lines are appended: a crash can cut off the last one, which is then damaged.
-    """
+    """Lines of JSON, each with its `step` and a checksum; a crash can cut off the last one."""
 
     def __init__(self, path: Path, guard: Guard = lambda: None) -> None:
         self.path = path

@@ -10,8 +10,6 @@ TensorBoard reads them itself.
 The local side is scratch: it is removed before a `pull` and after a clean end.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import threading
@@ -91,10 +89,8 @@ class RemoteRun:
         self._remove_unnamed()
 
     def refresh(self, checkpoints: bool = True) -> None:
-        """Fetch what is new on storage, and drop the checkpoints that others pruned.
-
-        All checkpoints come: only here can be seen which are complete, and which is best.
-        """
+        """Fetch what is new on storage, and drop the checkpoints that others pruned. All
+        checkpoints come: only here can be seen which are complete, and which is best."""
         for _ in range(5):
             keys, listed = retry_storage(self._view, self._report)
             wanted = {

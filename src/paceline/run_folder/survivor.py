@@ -54,10 +54,8 @@ def _read(memory: Memory) -> State | None:
 
 
 def _keep(state: State, lease: int, job: Job, core: Core, _: Engine, run: RunFolder) -> Held:
-    """Save the state that was read last.
-
-    A worker that is not the chief writes only while the chief's `lease` is the last one.
-    """
+    """Save the state that was read last. A worker that is not the chief writes only while the
+    chief's `lease` is the last one."""
     checkpoints = Checkpoints(
         run.checkpoints,
         core.layout,

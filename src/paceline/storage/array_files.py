@@ -4,8 +4,6 @@
 `zipfile` and `zlib` through. Here a header must fit the bytes that follow it.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import math

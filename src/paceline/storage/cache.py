@@ -6,8 +6,6 @@ the remote folder: a copy never changes, and an interrupted one continues. All w
 share one copy. Older copies stay: a training may read them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -3,8 +3,6 @@
 It also owns the checksum in JSON files. `run_folder.folder` knows which files a run contains.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -74,10 +72,7 @@ def growing_pauses(first_s: float, longest_s: float, total_s: float) -> Iterator
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file completely or not at all: the old one stays until the new one is on disk.
-
-    Raises OSError.
-    """
+    """Write a file completely or not at all: the old one stays until the new one is on disk."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -8,8 +8,6 @@ files visible with the same write (`publish`), so it cannot damage what its succ
 Nobody compares clocks: a process that finds a lease watches whether its holder writes it again.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import threading

@@ -3,8 +3,6 @@
 Remote storage is imported only if a URL is used.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable

@@ -5,8 +5,6 @@ can give the lock of a disconnected process away. That process then finds a high
 writes nothing more (`check`). The lease of a folder on remote storage is `lease.Holder`.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -68,10 +66,7 @@ def refusal(owner: Owner, use: str) -> UserError:
 
 
 class FileLock:
-    """A file that one process at a time holds. Building one touches no disk.
-
-    `use` is what its owner does, for the error: "training in FOLDER".
-    """
+    """A file that one process at a time holds, for a `use` such as "training in FOLDER"."""
 
     def __init__(self, path: Path, use: str, token: str = "") -> None:
         self.path = path
@@ -81,10 +76,8 @@ class FileLock:
         self._handle: int | None = None
 
     def acquire(self, wait_s: float = 0.0) -> Owner:
-        """Keep other processes out until `release`; return the previous owner.
-
-        Raises UserError if another process still holds the lock after `wait_s`.
-        """
+        """Keep other processes out until `release`; return the previous owner. Raises UserError if
+        another process still holds the lock after `wait_s`."""
         with explained("lock", self.path):
             handle = _lock_file(self.path, wait_s)
             earlier = self.owner()

@@ -1,7 +1,5 @@
 """A progress bar that appears only if the work takes longer than two seconds."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ obstore reads and writes S3 and Google Cloud Storage, where an object appears wi
 Data sets can also be read from other storage through fsspec. Both are imported only if needed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import threading

@@ -1,7 +1,5 @@
 """Finds the first cause of a failure: the first to report is often not the first that failed."""
 
-from __future__ import annotations
-
 import queue
 import signal
 import time

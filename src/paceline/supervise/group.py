@@ -191,10 +191,8 @@ class WorkerGroup:
         return not isinstance(message, Working | Crash) and not is_doubled
 
     def _on_end(self, index: int) -> Warn | None:
-        """Start a worker that ended again if it can be replaced, and return a warning.
-
-        Raises the first cause of its end if it did not end well.
-        """
+        """Start a worker that ended again if it can be replaced, and return a warning; otherwise
+        raise the first cause if it did not end well."""
         worker = self.workers[index]
         self._watchdog.ended(index)
         if self._can_replace(index) and not self._result and self._restarts[index]:

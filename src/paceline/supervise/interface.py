@@ -1,7 +1,5 @@
 """What a place provides and a group uses: workers, and the inbox of their messages."""
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager

@@ -5,8 +5,6 @@ their parents have ended. Some start their own session, and daemons of Ray overw
 environment with their names.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -28,10 +26,7 @@ MARK = "PACELINE_FAMILY"
 
 
 class LocalWorker:
-    """A worker process of this machine. It ends when this process does.
-
-    Without a log file it writes to the standard error of this process.
-    """
+    """A worker process of this machine, which ends when this one does; its log may be stderr."""
 
     _process: subprocess.Popen[bytes] | None = None
 
@@ -134,10 +129,7 @@ def new_mark(environment: Mapping[str, str]) -> str:
 
 
 def end_descendants(pid: int, mark: str) -> None:
-    """Kill the descendants of a worker, except for this process.
-
-    Without this, daemons of Ray outlive a killed driver by up to a minute.
-    """
+    """Kill a worker's descendants: daemons of Ray would outlive a killed driver by a minute."""
     marked = f"\0{MARK}={mark}".encode()
     for name in os.listdir("/proc"):
         with suppress(ValueError, OSError):  # not a process, or it has ended

@@ -5,8 +5,6 @@ saves it as a checkpoint, so the next attempt does not compute those steps again
 one, or none answers, the last checkpoint remains.
 """
 
-from __future__ import annotations
-
 import queue
 import time
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 It starts nothing and waits for nothing: `launch` does.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from paceline.errors import AddressTaken, PassingFault, UserError, WorkerFailed

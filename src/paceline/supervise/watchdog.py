@@ -5,8 +5,6 @@ So is work that `Alive` reports: one long step is not a hang. But only for a tim
 be busy with nothing.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 

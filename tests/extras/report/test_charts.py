@@ -1,7 +1,5 @@
 """The charts of the report: round ticks, few points, and lines that differ without colours."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from xml.etree import ElementTree
 

@@ -1,7 +1,5 @@
 """The report in a real browser: it fits any screen, requests nothing, and is readable."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`paceline report`: the numbers of the page, its texts, and the command."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

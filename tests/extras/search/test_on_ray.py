@@ -1,7 +1,5 @@
 """Real searches on Ray: killed, stopped, continued, on two nodes, with the digests of `train`."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`paceline search`: its plan, its folder, its table and its page, without Ray."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The settings that a search tries."""
 
-from __future__ import annotations
-
 import math
 
 from paceline.experiment.recipes.table import get_recipe

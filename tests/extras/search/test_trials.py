@@ -1,7 +1,5 @@
 """Which trials are done, and which are worse than most others."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -3,8 +3,6 @@
 The long tests use a real MLflow server and W&B's offline mode (`make trackers` installs both).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -5,8 +5,6 @@ several with commas between them. Each happens once, noted by a file in FAULT_FO
 "failed-1" for the second ...), or every time with FAULT_AGAIN. Nothing in Paceline knows of it.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -3,8 +3,6 @@
 `data.batches` imports this file only if an experiment asks for one of them.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np
@@ -97,10 +95,8 @@ def beta_quantiles(alpha: float) -> np.ndarray:
 
 
 def _turned_hue(x: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
-    """Turn the hue of pixels by some sixths of the color circle, each image by its own.
-
-    The largest and the smallest channel stay; hue is where the third is between them.
-    """
+    """Turn the hue of pixels by some sixths of the color circle, each image by its own. The largest
+    and the smallest channel stay; hue is where the third is between them."""
     most, least = tf.reduce_max(x, -1), tf.reduce_min(x, -1)
     red, green, blue = (number(each) for each in tf.unstack(x, axis=-1))
     spread = plain(number(most) - least)
@@ -165,10 +161,8 @@ def _erase(probability: float, x: tf.Tensor, draws: Draws) -> tf.Tensor:
 def _rectangle(
     x: tf.Tensor, top: tf.Tensor, left: tf.Tensor, tall: tf.Tensor | int, wide: tf.Tensor | int
 ) -> tf.Tensor:
-    """Return which pixels of images [n, h, w, c] are in their rectangle, bool [n, h, w, 1].
-
-    It begins at row `top` and column `left`, int64 [n], and may be partly outside.
-    """
+    """Return which pixels of images [n, h, w, c] are in their rectangle, bool [n, h, w, 1]. It
+    begins at row `top` and column `left`, int64 [n], and may be partly outside."""
 
     def is_between(start: tf.Tensor, stop: tf.Tensor, length: int) -> tf.Tensor:
         positions = tf.range(length, dtype=tf.int64)[None]
@@ -180,10 +174,8 @@ def _rectangle(
 
 
 def random_aspect(slant: tf.Tensor, widest: float) -> tf.Tensor:
-    """Return width by height, from the reciprocal of `widest` to it, for numbers of [0, 1).
-
-    It is as often wide as tall.
-    """
+    """Return width by height, from the reciprocal of `widest` to it, for numbers of [0, 1). It is
+    as often wide as tall."""
     stretch = 1.0 + tf.abs(2.0 * slant - 1.0) * (widest - 1.0)
     return tf.where(slant < 0.5, stretch, 1.0 / stretch)
 

@@ -5,8 +5,6 @@ and in any order. `docs/training-options.md` lists the changes. A geometric chan
 pixel; pixels from outside the image are black.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

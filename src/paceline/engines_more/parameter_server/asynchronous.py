@@ -7,8 +7,6 @@ rate depends on when the gradient arrives. The bits are not reproducible, and gr
 when training stops are lost.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time
@@ -173,10 +171,8 @@ class AsynchronousEngine(ParameterServerEngine):
         return bool(self._apply(which, tf.constant(rates.row(), tf.float32)).numpy())
 
     def _compute_gradients(self, request: tf.Tensor) -> tf.Tensor:
-        """On a worker: put the gradients of some tickets into their slots.
-
-        Returns a row [tail | version of the weights] for each ticket.
-        """
+        """On a worker: put the gradients of some tickets into their slots. Returns a row [tail |
+        version of the weights] for each ticket."""
         tickets, slots = (tf.unstack(row) for row in tf.unstack(request, num=2))
         version, (params, stats) = self._read("params", "stats")
         which = [(ticket // self._replicas, ticket % self._replicas) for ticket in tickets]
@@ -191,10 +187,8 @@ class AsynchronousEngine(ParameterServerEngine):
         return tf.convert_to_tensor(tails)
 
     def _apply_gradient(self, request: tf.Tensor, rates: tf.Tensor) -> tf.Tensor:
-        """On all parameter servers: update by one gradient; return whether it was in its slot.
-
-        The statistics move by a replica's part of their change.
-        """
+        """On all parameter servers: update by one gradient; return whether it was in its slot. The
+        statistics move by a replica's part of their change."""
         rows, fresh = [], []
         for server in self._servers:
             with tf.device(server.device):

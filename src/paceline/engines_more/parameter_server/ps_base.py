@@ -7,8 +7,6 @@ alone changes the state: an update takes the slots that have the expected stamps
 servers or on none. If a late vector is in a slot, the expected one is computed again.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -93,10 +91,8 @@ class Server:
             self.slots = tf.Variable(tf.fill([count, width], -1.0), trainable=False)
 
     def put(self, slot: tf.Tensor, stamp: tf.Tensor, *vectors: tf.Tensor) -> None:
-        """In the graph of a worker: write this server's part of a vector into a slot.
-
-        `vectors` are the whole gradient, the whole statistics, and what the slot has more.
-        """
+        """In the graph of a worker: write this server's part of a vector into a slot. `vectors` are
+        the whole gradient, the whole statistics, and what the slot has more."""
         gradient, stats, more = vectors
         own = [gradient[self.slices["params"]], stats[self.slices["stats"]], more]
         row = tf.concat([*own, tf.bitcast(stamp, tf.float32)], 0)

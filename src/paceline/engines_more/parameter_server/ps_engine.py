@@ -5,8 +5,6 @@ cluster can run it. Data come to the workers as TensorFlow ops: each worker read
 and TensorFlow sends each worker once what the ops hold in memory.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable

@@ -4,8 +4,6 @@ It does what the chief sends it, and builds neither data nor model. It ends when
 (`ParameterServerEngine.close`) or is gone. The chief compares the facts that it publishes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time
@@ -62,10 +60,8 @@ def serve(job: Job) -> None:
 
 
 def publish_facts() -> None:
-    """Let the chief read what decides the bits of this process, as a file of /proc.
-
-    The chief sends operations, and one of them reads files. Nothing is left behind.
-    """
+    """Let the chief read what decides the bits of this process, as a file of /proc. The chief sends
+    operations, and one of them reads files. Nothing is left behind."""
     facts = {"libraries": library_versions(), "cpu": cpu_features(), **_arithmetic()}
     handle = os.memfd_create("paceline-facts")
     os.write(handle, json.dumps(facts).encode())
@@ -80,9 +76,7 @@ def _arithmetic() -> dict[str, str]:
 
 def check_tasks(cluster: Cluster, facts: Json) -> None:
     """Raise UserError if a task differs from the chief, whose `fingerprint` are the facts.
-
-    Parameter servers only add and multiply: any CPU will do for them.
-    """
+    Parameter servers only add and multiply: any CPU will do for them."""
     facts, everyone = facts | _arithmetic(), ["libraries", "kernels"]
     of_workers = everyone + ["bits", "cpu"] * (facts["cpu"] != "any")
     for role, names in (("worker", of_workers), ("ps", everyone)):

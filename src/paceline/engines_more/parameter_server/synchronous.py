@@ -1,7 +1,5 @@
 """Synchronous training on parameter servers: the same bits as one process."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -86,10 +84,8 @@ class SynchronousEngine(ParameterServerEngine):
                 server.put(first_slot + k, step, gradient, new_stats, tail)
 
     def _apply_step(self, step: tf.Tensor, rates: tf.Tensor) -> tf.Tensor:
-        """On all parameter servers, for the chief: finish the sum and update the state.
-
-        Nothing changes unless every slot is of this step. Returns [whether it was | tail].
-        """
+        """On all parameter servers, for the chief: finish the sum and update the state. Nothing
+        changes unless every slot is of this step. Returns [whether it was | tail]."""
         parts, fresh = [], []
         for server in self._servers:
             with tf.device(server.device):
@@ -112,9 +108,7 @@ class SynchronousEngine(ParameterServerEngine):
 
 
 def relative(spans: tuple[Span, ...]) -> tuple[Span, ...]:
-    """Return the subtrees of a share as if its first replica were replica 0.
-
-    Shares that are equal in this way can use the same compiled graph.
-    """
+    """Return the subtrees of a share as if its first replica were replica 0. Shares that are equal
+    in this way can use the same compiled graph."""
     first = spans[0][0]
     return tuple((start - first, stop - first) for start, stop in spans)

@@ -1,7 +1,5 @@
 """A Ray cluster: the connection, what a worker needs there, and the actors of a run."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal
@@ -74,10 +72,8 @@ def check_address(address: str) -> None:
 
 
 def resources_of(job: Job, who: str = "a worker") -> dict[str, float]:
-    """Return what Ray reserves for a worker, after checking that some node has it.
-
-    Workers beyond what is free wait for further nodes.
-    """
+    """Return what Ray reserves for a worker, after checking that some node has it. Workers beyond
+    what is free wait for further nodes."""
     cpus, gpus = job.place.ray.cpus_per_worker, job.place.ray.gpus_per_worker
     if gpus < 0:
         gpus = float(bool(ray.cluster_resources().get("GPU")) and job.place.devices != "cpu")
@@ -143,10 +139,8 @@ class Crew:
             )
 
     def take_in(self, timeout_s: float = 0.0) -> list[str]:
-        """Add the actors that have become ready; return why others cannot take part.
-
-        Those are not asked for again.
-        """
+        """Add the actors that have become ready; return why others cannot take part. Those are not
+        asked for again."""
         refused = []
         for reference in wait(list(self._waiting), timeout_s)[0]:
             actor, placed = self._waiting.pop(reference)

@@ -3,8 +3,6 @@
 Each docstring says what it is, and what was measured or reported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

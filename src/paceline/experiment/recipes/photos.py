@@ -1,7 +1,5 @@
 """Recipes for photos: ImageNet in TFRecords, and a folder of your own images."""
 
-from __future__ import annotations
-
 from paceline.experiment.data import Augmentation, Data, Scaling
 from paceline.experiment.experiment import Experiment
 from paceline.experiment.model import Model

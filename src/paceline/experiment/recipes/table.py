@@ -1,9 +1,4 @@
-"""Recipes: named experiments, and here the two for images that the program draws.
-
-The others are imported when they are asked for.
-"""
-
-from __future__ import annotations
+"""The table of recipes, and the two for images that the program draws."""
 
 import inspect
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`paceline diff`: whether two runs are equal, where they part, and why as far as they tell."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field

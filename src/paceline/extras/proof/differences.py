@@ -1,7 +1,5 @@
 """What runs say that they computed (`chain`), and where two of them part."""
 
-from __future__ import annotations
-
 import base64
 from dataclasses import dataclass, field
 
@@ -33,10 +31,8 @@ class Chain:
 
 
 def read_chain(run: RunFolder, whole: bool = True) -> Chain:
-    """Return the chain of a run; of an entry of the zoo, the two digests of its row.
-
-    With `whole`, it must begin at step 0 without a gap.
-    """
+    """Return the chain of a run; of an entry of the zoo, the two digests of its row. With `whole`,
+    it must begin at step 0 without a gap."""
     replicas = run.experiment().replicas
     if is_entry(run):
         from paceline.extras.zoo import find_row
@@ -105,10 +101,8 @@ class Difference:
 
 
 def find_difference(one: Chain, other: Chain, first: int, last: int) -> Difference | None:
-    """Return where two chains part in the steps (first, last]; both know the state after `first`.
-
-    A signature can be equal by chance, one in 65,521 times; a digest cannot.
-    """
+    """Return where two chains part in the steps (first, last]; both know the state after `first`. A
+    signature can be equal by chance, one in 65,521 times; a digest cannot."""
     states = [s for s in sorted(one.states.keys() & other.states.keys()) if first < s <= last]
     signed = (
         one.signatures.keys() & other.signatures.keys() if one.replicas == other.replicas else ()

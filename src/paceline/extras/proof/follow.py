@@ -1,7 +1,5 @@
 """`paceline verify --follow`: an auditor that checks a share of a run while others train it."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import tempfile

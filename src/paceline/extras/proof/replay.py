@@ -1,7 +1,5 @@
 """Training a part of a run again, as an ordinary training in a folder of its own."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """`paceline verify`: whether a run is what training gives, checked on pieces of it."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import shutil
@@ -135,10 +133,8 @@ def explain(
 def choose(
     starts: Iterable[int], recorded: Iterable[int], plan: Plan, share: float, seed: int
 ) -> list[Piece]:
-    """Return random pieces of about a share of the recorded steps.
-
-    A piece begins at one of `starts` and ends at the latest where the next checkpoint was planned.
-    """
+    """Return random pieces of about a share of the recorded steps. A piece begins at one of
+    `starts` and ends at the latest where the next checkpoint was planned."""
     ends, pieces = sorted(recorded), list[Piece]()
     used = [start for start in starts if start < ends[-1]]
     random.Random(seed).shuffle(used)
@@ -164,10 +160,8 @@ def merged(pieces: Iterable[Piece]) -> list[Piece]:
 
 
 def starts_of(run: RunFolder) -> list[int]:
-    """Return the steps at which pieces begin: 0, and the planned checkpoints that are left.
-
-    From others, which a stop or the best evaluation has saved, pieces would overlap.
-    """
+    """Return the steps at which pieces begin: 0, and the planned checkpoints that are left. From
+    others, which a stop or the best evaluation has saved, pieces would overlap."""
     return [0, *filter(plan_of(run).saves_at, [] if is_entry(run) else list_steps(run.checkpoints))]
 
 

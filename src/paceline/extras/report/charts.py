@@ -4,8 +4,6 @@ Lines differ in dashes, marks and the name at their end, so that nobody needs th
 are classes of the page's style (`s0` to `s7`), which follow its light and dark schemes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

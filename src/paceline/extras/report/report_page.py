@@ -5,8 +5,6 @@
 The templates escape every value (autoescape); none of them marks a value as safe.
 """
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One run as the report needs it: reads the run folder and derives curves, speeds and starts."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass
 from functools import cached_property

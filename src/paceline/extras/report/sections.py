@@ -3,8 +3,6 @@
 The templates only lay it out.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import math

@@ -5,8 +5,6 @@ judge, an actor beside the driver, whether to continue. The driver prints what t
 stores which trials were stopped or failed.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -116,10 +114,8 @@ def train_trial(number: int, job: Job, folder: str, search_dir: str, judge: Any)
 def run_trials(
     plan: SearchPlan, known: Sequence[TrialSummary], folder: SearchFolder, tell: Tell
 ) -> list[str]:
-    """Train the trials that are not done; return the reasons why some failed unexpectedly.
-
-    Raises UserError for what stops all trials.
-    """
+    """Train the trials that are not done; return the reasons why some failed unexpectedly. Raises
+    UserError for what stops all trials."""
     with ExitStack() as at_end:
         if not ray.is_initialized():
             connect_to_ray(_whole_trial(plan))

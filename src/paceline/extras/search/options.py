@@ -1,7 +1,5 @@
 """The plan of a search: the settings of `paceline search`, and the trials that follow from them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Runs a search from its start, or from where it was, to its table and page."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec

@@ -4,8 +4,6 @@ They depend only on the space and the seed, not on Ray or on earlier trials. So 
 started again has the same trials, and a larger number of trials begins with the same ones.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -122,10 +120,8 @@ def _parse(name: str, text: str, now: Any) -> Interval | Choice:
 
 
 def draw(space: Space, count: int, seed: int) -> list[Settings]:
-    """Return that many different settings at random, or all if there are fewer.
-
-    The first n do not depend on how many are drawn.
-    """
+    """Return that many different settings at random, or all if there are fewer. The first n do not
+    depend on how many are drawn."""
     drawn: list[Settings] = []
     for number in range(1000 * count):
         settings = {name: each.at(_fraction(seed, name, number)) for name, each in space.items()}

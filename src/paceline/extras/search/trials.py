@@ -4,8 +4,6 @@
 the scheduler stopped, and those that failed. Everything else is in the run folders.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

@@ -1,7 +1,5 @@
 """MLflow: a run in the experiment MLFLOW_EXPERIMENT_NAME (or paceline) at MLFLOW_TRACKING_URI."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 With WANDB_MODE=offline nothing is sent; `wandb sync` sends it later.
 """
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ puts right what TensorFlow's decoders read differently from other programs, or r
 palette comes out as its indices, a WebP with transparency is an error.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import tensorflow as tf

@@ -6,8 +6,6 @@ docs/using-a-run.md describes it exactly. Training alone has a faster way for JP
 decoded more often than anything else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -73,10 +71,8 @@ def prepare_encoded(
     encoded: tf.Tensor,
     fitting: bool = False,
 ) -> tf.Tensor:
-    """Return images of strings [n] as evaluation would see them, scaled: for prediction.
-
-    Images of a source with one shape (`stored`) are made to fit it, unless all do (`fitting`).
-    """
+    """Return images of strings [n] as evaluation would see them, scaled: for prediction. Images of
+    a source with one shape (`stored`) are made to fit it, unless all do (`fitting`)."""
     with tf.device("CPU:0"):
         raw = _fitted_images(encoded, stored, fitting) if stored else encoded
         return scale(experiment.scaling, batches.evaluation_images(experiment, raw))
@@ -133,10 +129,8 @@ def decode_boxes(
     mirror: tf.Tensor | None = None,
     way: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Return float32 [n, *shape, 3]: the boxes of the upright images, some mirrored.
-
-    `way` is 0 to decode the complete image, or 1 + an index of _RATIOS to decode the box of a JPEG.
-    """
+    """Return float32 [n, *shape, 3]: the boxes of the upright images, some mirrored. `way` is 0 to
+    decode the complete image, or 1 + an index of _RATIOS to decode the box of a JPEG."""
     lying, flip_x, flip_y = (
         tf.reduce_any(headers.orientation[:, None] == tf.constant(turned, tf.int64), axis=1)
         for turned in ((5, 6, 7, 8), (2, 3, 6, 7), (3, 4, 7, 8))

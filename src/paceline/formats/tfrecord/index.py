@@ -5,8 +5,6 @@ valid for the names, sizes and times of change of all shards. A plain index of T
 the lengths of records. A *scanned* index, as of tars, has the labels and the damaged records.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -6,8 +6,6 @@ yield a `BadRecord` for damage, and raise OSError if the disk fails. The data is
 types are TensorFlow's, in a descriptor pool of their own, so they never collide with TensorFlow's.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from array import array

@@ -6,8 +6,6 @@ writes its notes, with keys and first label, into `dataset.json`. Tars and Parqu
 word for their split in their name or in that of their folder. No TensorFlow.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

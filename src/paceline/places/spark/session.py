@@ -62,10 +62,8 @@ FAILURES = (
 
 @contextmanager
 def spark_context(spark: Spark, log: Path) -> Iterator[SparkContext]:
-    """Yield a context, and stop it afterwards if it was started here.
-
-    The output of its Java process goes to `log`.
-    """
+    """Yield a context, and stop it afterwards if it was started here. The output of its Java
+    process goes to `log`."""
     try:
         from pyspark import SparkContext
     except ImportError:

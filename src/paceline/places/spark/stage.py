@@ -99,10 +99,8 @@ def _accept_tasks(
     thread: InheritableThread,
     errors: Sequence[Exception],
 ) -> Iterator[tuple[int, Connection, str]]:
-    """Yield number, connection and host of every task that knows the secret of this stage.
-
-    Anybody else is refused. Raises what ends the stage before its workers began.
-    """
+    """Yield number, connection and host of every task that knows the secret of this stage. Anybody
+    else is refused. Raises what ends the stage before its workers began."""
     timeout_s, count, known = job.place.start_timeout, job.place.workers, set[int]()
     deadline = time.monotonic() + timeout_s
     server.settimeout(0.2)

@@ -6,8 +6,6 @@ workers. A worker ends when its task does, and a task when its driver is gone, s
 any executor. Task and driver exchange lines of JSON.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select
@@ -181,10 +179,8 @@ def _forward_commands(driver: Connection, process: subprocess.Popen[bytes]) -> N
 
 
 def _pass_on(messages: int, log: int, driver: Connection) -> None:
-    """Pass messages and log on until both have ended; the log comes before later messages.
-
-    A driver that gets an error ends its tasks; the traceback in the log must be there by then.
-    """
+    """Pass messages and log on until both have ended; the log comes before later messages. A driver
+    that gets an error ends its tasks; the traceback in the log must be there by then."""
     os.set_blocking(log, False)
     opened, begun = {messages, log}, b""
     while opened:
