@@ -17,7 +17,7 @@ vectors: a socket to each other worker, in their order."""
 
 TOKEN = "PACELINE_TOKEN"
 """Environment variable with a secret that workers of several machines show each other."""
-LOST_ANOTHER = "another worker is gone"
+LOST = "another worker is gone"
 
 
 class Message:
@@ -136,7 +136,7 @@ class Crash(Message):
 
     text: str
     lost: bool = False
-    """Only another worker is gone (`LOST_ANOTHER`); the cause is there."""
+    """Only another worker is gone (`LOST`); the cause is there."""
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,7 @@ from threading import Event
 from paceline.engines.devices import import_tensorflow
 from paceline.errors import AddressTaken, PassingFault, UserError, first_line
 from paceline.job import Job
-from paceline.messages import (
-    LOST_ANOTHER,
-    MESSAGES,
-    Alive,
-    Crash,
-    Done,
-    Error,
-    Message,
-    Send,
-    to_line,
-)
+from paceline.messages import LOST, MESSAGES, Alive, Crash, Done, Error, Message, Send, to_line
 from paceline.requests import ANSWERS, UseRun
 from paceline.run_folder.survivor import answer
 from paceline.storage.files import to_log
@@ -131,7 +121,7 @@ def report(error: Exception, job: Job, send: Send, memory: Memory) -> int:
         address_taken = isinstance(user_error, AddressTaken)
         send(Error(str(user_error), address_taken, isinstance(user_error, PassingFault)))
         return 2
-    text = LOST_ANOTHER if lost else f"{type(error).__name__}: {first_line(error)}"
+    text = LOST if lost else f"{type(error).__name__}: {first_line(error)}"
     send(Crash(text, lost))
     if lost and memory.training:
         time.sleep(LINGER_S)

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -78,9 +79,9 @@ class Reference:
         return self._folder / name
 
 
-def play(seed: int, s3: str, reference: Reference) -> bool:
-    """Play one round to its end; return whether it was good."""
-    chance, happened = random.Random(seed), list[dict[str, Any]]()
+def play(seed: int, s3: str, reference: Reference, counts: Counter[str]) -> bool:
+    """Play one round to its end and count what happened; return whether it was good."""
+    chance, happened, began = random.Random(seed), list[dict[str, Any]](), time.monotonic()
     plan = Plan.draw(chance)
     print(f"round {seed}: {plan}", flush=True)
     expected = reference.get(plan.method, plan.records)
@@ -94,6 +95,10 @@ def play(seed: int, s3: str, reference: Reference) -> bool:
             print(f"round {seed} FAILED: {traceback.format_exc()[-4000:]}\nfaults:", flush=True)
             print(*happened, sep="\n", flush=True)
             return False
+        finally:
+            kinds = [each["fault"] for each in happened]
+            counts.update([*kinds, f"on {plan.place}", f"output {plan.output}"])
+            print(f"round {seed}: {time.monotonic() - began:.0f} s, {kinds}", flush=True)
     return True
 
 
@@ -204,20 +209,22 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # cleans up
     os.environ |= LIMITS
     deadline = time.monotonic() + 60 * options.minutes
-    failed = list[int]()
+    failed, counts, began = list[int](), Counter[str](), time.monotonic()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-chaos-")))
         reference = Reference(folder)
         s3 = stack.enter_context(server())
         os.environ |= KEYS | {"AWS_ENDPOINT_URL": s3}
         boto3.client("s3").create_bucket(Bucket="bucket")
-        seed = options.seed if options.round is None else options.round
+        seed, played = options.seed if options.round is None else options.round, 0
         while True:
-            if not play(seed, s3, reference):
+            if not play(seed, s3, reference, counts):
                 failed.append(seed)
-            seed += 1
+            seed, played = seed + 1, played + 1
             if options.round is not None or time.monotonic() > deadline:
                 break
+    rate = 60 * played / (time.monotonic() - began)
+    print(f"{played} rounds, {rate:.2f} a minute; {dict(counts.most_common())}")
     print(f"failed rounds: {failed or 'none'}")
     return bool(failed)
 

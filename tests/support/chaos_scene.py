@@ -366,7 +366,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
 def possible(scene: Scene) -> list[str]:
     """Return the faults that can happen in a scene. Those of its storage are more frequent."""
     found = ["kill", "kill", "terminate", "stop", "stop", "second command", "hang up"]
-    found += ["clock jump"] + ["silent peer"] * (scene.plan.place == "tf_config")
+    found += ["clock jump"] + ["silent peer"] * 4 * (scene.plan.place == "tf_config")
     found += ["lossy link"] * 4 if scene.link else []
     found += [] if scene.proxy else ["foreign file"]
     found += ["storage refuses", "storage fails", "storage is slow"] * 2 if scene.proxy else []

@@ -15,7 +15,7 @@ from dataclasses import replace
 from paceline.engines.probe import find_silent, open_server, tell
 from paceline.errors import Ended, PassingFault, UserError, WorkerFailed
 from paceline.job import Cluster, Job, Place
-from paceline.messages import LOST_ANOTHER, Message, Send, Start, Warn
+from paceline.messages import LOST, Message, Send, Start, Warn
 from paceline.supervise.diagnosis import EXPLAIN_S
 from paceline.supervise.interface import OpenPlace
 from paceline.supervise.process import LocalWorker
@@ -85,7 +85,7 @@ def _prepare(job: Job, listen: Send, begun: threading.Event) -> Iterator[list[Lo
             gone = find_silent(gone)
         own, others = job.cluster.name, ", ".join(f"{names[each]} at {each}" for each in gone)
         reason = failure.reason + f"; no answer from {others}" * bool(gone)
-        if gone and failure.reason.startswith((LOST_ANOTHER, NO_PROGRESS)):
+        if gone and failure.reason.startswith((LOST, NO_PROGRESS)):
             reason = f"no answer as a worker of Paceline; {own} reports: {failure.reason}"
             own = others
         raise WorkerFailed(own, reason, None) from failure
