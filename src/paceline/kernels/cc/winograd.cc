@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "bfloat16.h"
 #include "prefetch.h"
-#include "simd.h"
 #include "winograd_filters.h"
 #include "winograd_transforms.h"
 
@@ -71,6 +71,11 @@ struct Buffers {
     zeros = columns + columns_floats;
     std::memset(zeros, 0, zeros_floats * sizeof(float));
   }
+
+  template <typename T>
+  const T* nothing() const {
+    return reinterpret_cast<const T*>(zeros);
+  }
 };
 
 thread_local Scratch scratch;
@@ -79,14 +84,13 @@ thread_local Scratch scratch;
 
 // Channels [0, c) of one strip of an image to V[point][tile][c], 8 VECTORS channels at a time. Columns first:
 // neighbouring tiles share two of six columns. Rows outside the image are read from `zeros`.
-template <int VECTORS>
-void input_strip(const Shape& s, int c, int tiles, const float* image, int strip, const Buffers& b,
-                 float* v) {
+template <int VECTORS, typename T>
+void input_strip(const Shape& s, int c, int tiles, const T* image, int strip, const Buffers& b, float* v) {
   constexpr int L = 8 * VECTORS;
-  const float* rows[6];
+  const T* rows[6];
   for (int i = 0; i < 6; i++) {
     const int y = 4 * strip - 1 + i;
-    rows[i] = y >= 0 && y < s.h ? image + static_cast<size_t>(y) * s.w * c : b.zeros;
+    rows[i] = y >= 0 && y < s.h ? image + static_cast<size_t>(y) * s.w * c : b.nothing<T>();
   }
   const int width = 4 * tiles + 2;  // column x of the image is column x + 1 here
   const size_t after = static_cast<size_t>(s.w + 1) * 6 * L;
@@ -121,12 +125,13 @@ void input_strip(const Shape& s, int c, int tiles, const float* image, int strip
 }
 
 // M[point][tile][width] of one strip to channels [k0, k0 + width) of an image with k channels.
-void output_strip(const Shape& s, int k, int k0, int width, int tiles, float* image, int strip,
-                  const float* m, size_t point) {
+template <typename T>
+void output_strip(const Shape& s, int k, int k0, int width, int tiles, T* image, int strip, const float* m,
+                  size_t point) {
   const int high = std::min(4, s.h - 4 * strip);
   for (int t = 0; t < tiles; t++) {
     const int wide = std::min(4, s.w - 4 * t);
-    float* to = image + (static_cast<size_t>(4 * strip) * s.w + 4 * t) * k + k0;
+    T* to = image + (static_cast<size_t>(4 * strip) * s.w + 4 * t) * k + k0;
     const float* from = m + static_cast<size_t>(t) * width;
     for (int q = 0; q < width; q += 8) {
       V8 half[4][6];
@@ -153,15 +158,15 @@ void output_strip(const Shape& s, int k, int k0, int width, int tiles, float* im
 }
 
 // One strip of the output's gradient to M[point][tile][k].
-void gradient_strip(const Shape& s, int k, int tiles, const float* image, int strip,
-                    const Buffers& b, float* m) {
+template <typename T>
+void gradient_strip(const Shape& s, int k, int tiles, const T* image, int strip, const Buffers& b, float* m) {
   const int high = std::min(4, s.h - 4 * strip);
   for (int t = 0; t < tiles; t++) {
-    const float* pixels[4][4];
+    const T* pixels[4][4];
     for (int i = 0; i < 4; i++)
       for (int j = 0; j < 4; j++) {
         const size_t at = (static_cast<size_t>(4 * strip + i) * s.w + 4 * t + j) * k;
-        pixels[i][j] = i < high && 4 * t + j < s.w ? image + at : b.zeros;
+        pixels[i][j] = i < high && 4 * t + j < s.w ? image + at : b.nothing<T>();
       }
     float* to = m + static_cast<size_t>(t) * k;
     for (int q = 0; q < k; q += 8) {
@@ -181,10 +186,10 @@ void gradient_strip(const Shape& s, int k, int tiles, const float* image, int st
   }
 }
 
-void input_block(const Shape& s, const Tiling& t, int c, const float* x, int first, int strips,
-                 const Buffers& b) {
+template <typename T>
+void input_block(const Shape& s, const Tiling& t, int c, const T* x, int first, int strips, const Buffers& b) {
   const size_t image = static_cast<size_t>(s.h) * s.w * c;
-  const auto transform = c % 16 ? input_strip<1> : input_strip<2>;
+  const auto transform = c % 16 ? input_strip<1, T> : input_strip<2, T>;
   for (int i = 0; i < strips; i++) {
     const int strip = first + i;
     transform(s, c, t.columns, x + static_cast<size_t>(strip / t.rows) * image, strip % t.rows, b,
@@ -194,8 +199,8 @@ void input_block(const Shape& s, const Tiling& t, int c, const float* x, int fir
 
 // ---- the convolution and its gradients ---------------------------------------------------------------------------
 
-void convolve(const Shape& s, int in, int out, const float* x, const float* filter, bool turned,
-              float* y, const Done& done) {
+template <typename T>
+void convolve(const Shape& s, int in, int out, const T* x, const float* filter, bool turned, T* y, const Done& done) {
   const Tiling t(s, std::max(in, out));
   // A large filter that only one block uses is transformed and used in groups of output channels that stay in cache.
   const bool in_groups =
@@ -235,17 +240,19 @@ void convolve(const Shape& s, int in, int out, const float* x, const float* filt
 
 }  // namespace
 
-void forward(const Shape& s, const float* x, const float* filter, float* y, const Done& done) {
+template <typename T>
+void forward(const Shape& s, const T* x, const float* filter, T* y, const Done& done) {
   convolve(s, s.c, s.k, x, filter, false, y, done);
 }
 
-void input_gradient(const Shape& s, const float* dy, const float* filter, float* dx,
-                    const Done& done) {
+template <typename T>
+void input_gradient(const Shape& s, const T* dy, const float* filter, T* dx, const Done& done) {
   convolve(s, s.k, s.c, dy, filter, true, dx, done);
 }
 
 // dU[point][c][k] += V^T M over the tiles of each block, in the order of the blocks; then G^T dU G.
-void filter_gradient(const Shape& s, const float* x, const float* dy, float* dfilter) {
+template <typename T>
+void filter_gradient(const Shape& s, const T* x, const T* dy, float* dfilter) {
   const int c = s.c, k = s.k;
   const Tiling t(s, std::max(c, k));
   const bool in_groups = t.block_strips >= t.strips;  // one block: dU in groups of rows that stay in the cache
@@ -277,5 +284,12 @@ void filter_gradient(const Shape& s, const float* x, const float* dy, float* dfi
   }
   if (!in_groups) write_filter_gradient(b.u, b.point_u, c, 0, c, k, dfilter);
 }
+
+#define FOR_IMAGES_OF(T)                                                                  \
+  template void forward(const Shape&, const T*, const float*, T*, const Done&);        \
+  template void input_gradient(const Shape&, const T*, const float*, T*, const Done&); \
+  template void filter_gradient(const Shape&, const T*, const T*, float*);
+FOR_IMAGES_OF(float)
+FOR_IMAGES_OF(Half)
 
 }  // namespace paceline::winograd
