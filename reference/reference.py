@@ -257,17 +257,20 @@ def winograd(x, w):
     return pixels.reshape(n, 4 * shape[3], 4 * shape[4], -1)[:, :height, :width]
 
 
-def conv(x, w, stride, multiply=product):
-    """A convolution with SAME padding. With stride 1 it is Winograd's, except on images."""
+def conv(x, w, stride, store=F):
+    """A convolution with SAME padding, Winograd's with stride 1, except on images. `store`, F or bfloat16, rounds images."""
     if stride == 1 and x.shape[3] > 3:
 
         def gradients(dy):
             points = twice(input_points, tiles(x, 6, 1)).swapaxes(2, 3)
             dw = twice(filter_weights, product(points, twice(output_points, tiles(dy, 4, 0))))
-            return winograd(dy, w[::-1, ::-1].swapaxes(2, 3)), dw
+            return store(winograd(dy, w[::-1, ::-1].swapaxes(2, 3))), dw
 
-        return winograd(x, w), gradients
-    size, (n, height, width, _) = w.shape[0], x.shape
+        return store(winograd(x, w)), gradients
+    multiply = product if store is F else half_product
+    size, (n, height, width, c) = w.shape[0], x.shape
+    if store is bfloat16 and c % 2:  # a pair is of one pixel
+        x, w = (np.pad(each, [(0, k == axis) for k in range(4)]) for each, axis in ((x, 3), (w, 2)))
     tall, wide = -(-height // stride), -(-width // stride)
     down, right = (max(0, (out - 1) * stride + size - side) for out, side in ((tall, height), (wide, width)))
     top, left = down // 2, right // 2
@@ -285,12 +288,13 @@ def conv(x, w, stride, multiply=product):
         parts, dx = multiply(dy, weights.T).reshape(n, tall, wide, len(taps), -1), np.zeros_like(padded)
         for k in reversed(range(len(taps))):  # what a pixel gets, in the order of the output pixels
             under(dx, *taps[k])[...] += parts[:, :, :, k]
-        return dx[:, top : top + height, left : left + width], multiply(windows.T, dy).reshape(w.shape)
+        dx, dw = dx[:, top : top + height, left : left + width, :c], multiply(windows.T, dy).reshape(w.shape)
+        return store(dx), dw[:, :, :c]
 
-    return multiply(windows, weights).reshape(n, tall, wide, -1), gradients
+    return store(multiply(windows, weights).reshape(n, tall, wide, -1)), gradients
 
 
-def batch_norm(x, gamma, beta, epsilon, residual=None, relu=True):
+def batch_norm(x, gamma, beta, epsilon, residual=None, store=F, relu=True):
     """relu(gamma (x - mean) / deviation + beta [+ residual]), and the batch's mean and variance."""
     c = x.shape[3]
     rows, n = x.reshape(-1, c), D(x.size // c)
@@ -302,17 +306,17 @@ def batch_norm(x, gamma, beta, epsilon, residual=None, relu=True):
     factor = gamma * scale
     offset = beta - mean * factor
     z = fma(x, factor, offset) if residual is None else fma(x, factor, offset) + residual
-    y = np.where(z > 0, z, F(0)) if relu else z
+    y = store(np.where(z > 0, z, F(0)) if relu else z)
 
     def gradients(dy):
-        dz = np.where(z > 0, dy, F(0)) if relu else dy
+        dz = np.where((z if residual is None else y) > 0, dy, F(0)) if relu else dy
         flat = dz.reshape(-1, c)
         total = norm_sum(np.add, flat)
         moment = norm_sum(lambda s, d, v: fma(d, v, s), flat, rows - mean)
         f, of_x = factor.astype(D), -factor.astype(D) * scale * scale * moment / n
         constant = (-f * total / n - of_x * mean).astype(F)
         dx = fma(factor, dz, fma(of_x.astype(F), x, constant))
-        return dx, (moment * scale).astype(F), total.astype(F), dz
+        return store(dx), (moment * scale).astype(F), total.astype(F), dz
 
     return y, (mean, unbiased), gradients
 
@@ -333,7 +337,7 @@ class ResNet:
 
     def __init__(self, settings, num_classes, precision="float32"):
         self.settings, self.width = settings, settings["width"] or 16
-        self.product = half_product if precision == "bfloat16" else product
+        self.store, self.product = (F, product) if precision == "float32" else (bfloat16, half_product)
         self.blocks = (settings["depth"] - 2) // 6
         self.layers = [("stem_conv", (3, 3, 3, self.width))]  # name and shape, each but the head with a norm
         channels = self.width
@@ -357,23 +361,23 @@ class ResNet:
 
     def gradients(self, params, stats, images, targets):
         """Return the gradients of all weights and the new statistics on one replica's batch."""
-        settings, found, moments, backward = self.settings, [None] * len(params), [], []
+        settings, store, found, moments, backward = self.settings, self.store, [None] * len(params), [], []
 
         def conv_norm(x, number, stride, residual=None):
             at = 3 * number
-            y, conv_gradients = conv(x, params[at], stride, self.product if number else product)
-            y, batch, norm_gradients = batch_norm(y, *params[at + 1 : at + 3], settings["norm_epsilon"], residual)
+            y, conv_back = conv(x, params[at], stride, store)
+            y, batch, norm_back = batch_norm(y, *params[at + 1 : at + 3], settings["norm_epsilon"], residual, store)
             moments.extend(batch)
 
             def back(dy):
-                dy, found[at + 1], found[at + 2], dresidual = norm_gradients(dy)
-                dx, found[at] = conv_gradients(dy)
+                dy, found[at + 1], found[at + 2], dresidual = norm_back(dy)
+                dx, found[at] = conv_back(dy)
                 return dx, dresidual
 
             return y, back
 
         x, back = conv_norm(images, 0, 1)
-        backward.append(lambda dy, back=back: back(dy))
+        backward.append(back)
         number = 1
         for stage in range(3):
             for block in range(self.blocks):
@@ -387,7 +391,7 @@ class ResNet:
                     d_inner, d_shortcut = back2(dy)
                     other = np.zeros(shape, F)
                     other[:, ::stride, ::stride] = d_shortcut[..., below : below + shape[3]]
-                    return back1(d_inner)[0] + other, None
+                    return store(back1(d_inner)[0] + other), None
 
                 backward.append(block_back)
                 x, number = y, number + 2
@@ -395,7 +399,7 @@ class ResNet:
         mean = np.stack([row_sum(image.reshape(area, -1)) / area for image in x]).astype(F)
         d_logits = cross_entropy(self.product(mean, params[-2]) + params[-1], targets)
         found[-2], found[-1] = self.product(mean.T, d_logits), row_sum(d_logits).astype(F)
-        dy = np.broadcast_to((self.product(d_logits, params[-2].T) * (F(1) / F(area)))[:, None, None], x.shape)
+        dy = store(store(self.product(d_logits, params[-2].T)) * (F(1) / F(area)))[:, None, None]
         for back in reversed(backward):
             dy = back(dy)[0]
         kept = settings["norm_momentum"]

@@ -95,7 +95,7 @@ def build_network(
     experiment: Experiment, image_shape: tuple[int, int, int], num_classes: int, uses_gpus: bool
 ) -> Template:
     """Return an experiment's model as a template, on Paceline's kernels if it uses them. They take
-    a model of float32, and round what they multiply themselves."""
+    a model of float32, and round images themselves."""
     if choose_kernels(experiment, uses_gpus) != "own":
         return build_template(build_model(experiment, image_shape, num_classes))
     model = build_model(replace(experiment, precision="float32"), image_shape, num_classes)

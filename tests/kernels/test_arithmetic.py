@@ -93,18 +93,38 @@ def rounded(own: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 
     def function(*arguments: tf.Tensor) -> tf.Tensor:
         with ops.within(ops.in_bfloat16, True):
-            return own(*arguments)
+            return ops.widened(own(*arguments))
 
     return function
 
 
 def half_products(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, Any]:
-    multiply = reference.half_product
-    return multiply(a, b), lambda dy: (multiply(dy, b.T), multiply(a.T, dy))
+    multiply, store = reference.half_product, reference.bfloat16
+    return multiply(a, b), lambda dy: (store(multiply(dy, b.T)), multiply(a.T, dy))
 
 
 def conv(stride: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return lambda x, w: ops.conv(x, w, stride), lambda x, w: reference.conv(x, w, stride)
+
+
+def half_conv(stride: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def numpy(x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, Any]:
+        y, gradients = reference.conv(reference.bfloat16(x), w, stride, reference.bfloat16)
+        return y, lambda dy: gradients(reference.bfloat16(dy))
+
+    return rounded(lambda x, w: ops.conv(x, w, stride)), numpy
+
+
+def half_norm(
+    x: np.ndarray, g: np.ndarray, b: np.ndarray, *r: np.ndarray
+) -> tuple[np.ndarray, Any]:
+    x, *r = map(reference.bfloat16, (x, *r))
+    y, _, gradients = reference.batch_norm(x, g, b, EPSILON, *(r or [None]), reference.bfloat16)
+    return y, lambda dy: gradients(reference.bfloat16(dy))[: 3 + len(r)]
+
+
+def half_sum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return reference.bfloat16(reference.bfloat16(a) + reference.bfloat16(b))
 
 
 IMAGES, CHANNELS = (2, 24, 25, 8), (8,)  # more than a chunk of the sums of a norm
@@ -142,10 +162,22 @@ CASES = {
     "Winograd": Case(*conv(1), ((2, 9, 7, 8), (3, 3, 8, 16))),
     "convolution": Case(*conv(2), ((2, 9, 7, 8), (3, 3, 8, 16))),
     "product of bfloat16": Case(rounded(arithmetic.product), half_products, ((9, 19), (19, 42))),
-    "convolution of bfloat16": Case(
-        rounded(lambda x, w: ops.conv(x, w, 2)),
-        lambda x, w: reference.conv(x, w, 2, reference.half_product),
-        ((2, 9, 7, 8), (3, 3, 8, 40)),
+    "convolution of bfloat16": Case(*half_conv(2), ((2, 9, 7, 8), (3, 3, 8, 40))),
+    "Winograd of bfloat16": Case(*half_conv(1), ((2, 9, 7, 8), (3, 3, 8, 16))),
+    "batch norm of bfloat16": Case(
+        rounded(lambda x, g, b: ops.batch_norm(x, g, b, [], EPSILON, 0.0)[0]),
+        half_norm,
+        (IMAGES, CHANNELS, CHANNELS),
+    ),
+    "batch norm and sum of bfloat16": Case(
+        rounded(lambda x, g, b, r: ops.batch_norm(x, g, b, [r], EPSILON, 0.0)[0]),
+        half_norm,
+        (IMAGES, CHANNELS, CHANNELS, IMAGES),
+    ),
+    "sum of bfloat16": Case(
+        rounded(lambda a, b: ops.load().paceline_add(ops.stored(a), ops.stored(b))),
+        half_sum,
+        ((9, 5), (9, 5)),
     ),
     "batch norm": Case(
         lambda x, g, b: ops.batch_norm(x, g, b, [], EPSILON, 0.0)[0],

@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernel_checks import compare, needs_kernels, random, with_gradients
+from kernel_checks import compare, error, needs_kernels, random, with_gradients
 from paceline.kernels import library, ops, ops_more
 
 pytestmark = needs_kernels
@@ -178,7 +178,8 @@ def test_the_moments_of_a_convolution_are_those_of_its_output():
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("c", [3, 16])
 @pytest.mark.parametrize("residuals", [0, 1])
-def test_a_convolution_with_its_norm_for_inference_and_their_gradients(stride, c, residuals):
+@pytest.mark.parametrize("half", [False, True])
+def test_a_convolution_with_its_norm_for_inference_and_their_gradients(stride, c, residuals, half):
     norm = [random(2, 24), random(3, 24), random(4, 24), np.abs(random(5, 24)) + 0.5]
     output = (3, -(-21 // stride), -(-18 // stride), 24)
     arguments = [random(0, 3, 21, 18, c), random(1, 3, 3, c, 24), *norm]
@@ -186,16 +187,17 @@ def test_a_convolution_with_its_norm_for_inference_and_their_gradients(stride, c
 
     def together(x, kernel, gamma, beta, mean, variance, *residual):
         norm = [gamma, beta, mean, variance]
-        return ops_more.conv_norm_inference(x, kernel, stride, norm, list(residual), 1e-5, 0.1)
+        found = ops_more.conv_norm_inference(x, kernel, stride, norm, list(residual), 1e-5, 0.1)
+        return ops.widened(found)
 
     def apart(x, kernel, gamma, beta, mean, variance, *residual):
         y, norm = ops.conv(x, kernel, stride), [gamma, beta, mean, variance]
-        return ops_more.batch_norm_inference(y, norm, list(residual), 1e-5, 0.1)
+        return ops.widened(ops_more.batch_norm_inference(y, norm, list(residual), 1e-5, 0.1))
 
     dy = random(7, *output)
-    for one, other in zip(
-        with_gradients(together, arguments, dy), with_gradients(apart, arguments, dy), strict=True
-    ):
+    with ops.within(ops.in_bfloat16, half):
+        found = [with_gradients(each, arguments, dy) for each in (together, apart)]
+    for one, other in zip(*found, strict=True):
         assert one.tobytes() == other.tobytes()
 
 
@@ -228,35 +230,69 @@ def test_avx512_changes_no_bit(use_avx512, half, n, h, w, c, k, stride, size, se
     def results(use):
         use_avx512(use, use)
         with ops.within(ops.in_bfloat16, half):
-            found = with_gradients(lambda x, f: ops.conv(x, f, stride), [images, kernel], dy)
+            found = with_gradients(
+                lambda x, f: ops.widened(ops.conv(x, f, stride)), [images, kernel], dy
+            )
         return [each.tobytes() for each in found]
 
     assert results(True) == results(False)
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(1, 3), SIDES, MORE_SIDES, CHANNELS, CHANNELS, st.integers(1, 3), SIZES, SEEDS)
+@given(st.integers(1, 3), SIDES, MORE_SIDES, CHANNELS | st.just(3), CHANNELS, STRIDES, SIZES, SEEDS)
 def test_convolutions_of_bfloat16_are_as_exact_as_it_is(n, h, w, c, k, stride, size, seed):
-    """Compared with a convolution of the rounded numbers, in float32."""
-    if (stride, size) == (1, 3):  # by Winograd, not rounded
-        size = 1
+    """Compared with a convolution of the rounded numbers: results have 8 bits, too."""
 
     def of_bfloat16(x, f):
         with ops.within(ops.in_bfloat16, True):
-            return ops.conv(x, f, stride)
+            y = ops.conv(x, f, stride)
+        assert y.dtype == tf.bfloat16
+        return ops.widened(y)
 
     images, kernel = random(seed, n, h, w, c), random(seed + 1, size, size, c, k)
     dy = random(seed + 2, n, -(-h // stride), -(-w // stride), k)
     halves = (tf.cast(each, tf.bfloat16) for each in (images, kernel, dy))
     images, kernel, dy = (tf.cast(each, tf.float32).numpy() for each in halves)
-    compare(of_bfloat16, stock_conv(stride), [images, kernel], dy)
+    found = with_gradients(of_bfloat16, [images, kernel], dy)
+    exact = with_gradients(stock_conv(stride), [np.float64(images), np.float64(kernel)], dy)
+    for mine, right in zip(found, exact, strict=True):
+        assert error(mine, right) < 2**-8
+    assert error(found[2], exact[2]) < 1e-4, "the gradient of the filter is float32"
 
 
 def test_what_is_not_a_number_stays_so_in_bfloat16():
     x = tf.constant([[np.nan, 1, 1, 1, 1, 1, 1, np.inf]], tf.float32)
     with ops.within(ops.in_bfloat16, True):
-        found = ops.conv(x[:, None, None], tf.eye(8)[None, None], 1).numpy().ravel()
-    assert np.isnan(found).all()  # of nan times 0
+        y = ops.conv(x[:, None, None], tf.eye(8)[None, None], 1)
+    assert np.isnan(ops.widened(y)).all()  # of nan times 0
+
+
+def half_block(x, kernel, narrow, gamma, beta, residual):
+    """Layers of bfloat16: Winograd's, a product, and a norm with a sum."""
+    with ops.within(ops.in_bfloat16, True):
+        y = ops.conv(ops.conv(x, kernel, 1), tf.transpose(narrow, [0, 1, 3, 2]), 1)
+        return ops.widened(ops.batch_norm(y, gamma, beta, [residual], 1e-5, 0.0)[0])
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("residuals", [0, 1])
+def test_the_cpus_bfloat16_changes_no_bit_of_norms_and_pooling(use_avx512, slope, residuals):
+    if "avx512_bf16" not in library.cpu_flags():
+        pytest.skip("this CPU has no AVX512_BF16")
+    x = numbers(0, 3, 11, 9, 40)
+    norm = [random(1, 40), random(2, 40), *[numbers(3, 3, 11, 9, 40)] * residuals]
+
+    def compute(x, gamma, beta, *residual):
+        with ops.within(ops.in_bfloat16, True):
+            y, *_ = ops.batch_norm(x, gamma, beta, list(residual), 1e-5, slope)
+            return ops.widened(ops.max_pool(y, 3, 2, "SAME"))
+
+    def results(use):
+        use_avx512(use, use)
+        found = with_gradients(compute, [x, *norm], numbers(4, 3, 6, 5, 40))
+        return [each.tobytes() for each in found]
+
+    assert results(True) == results(False)
 
 
 def test_six_threads_at_once_get_the_same_bits():
@@ -270,6 +306,7 @@ def test_six_threads_at_once_get_the_same_bits():
         results += with_gradients(own_norm(0.0), norm, x)
         results += with_gradients(lambda x, f: ops.conv(x, f, 2), [x, kernel], dy[:, :9, :7])
         results += with_gradients(lambda x, f: ops.conv(x, f, 1), [x, kernel[:1, :1]], dy)
+        results += with_gradients(half_block, [x, kernel, kernel[:1, :1], *norm[1:]], x)
         found.append([each.tobytes() for each in results])
 
     threads = [threading.Thread(target=compute) for _ in range(6)]

@@ -4,9 +4,10 @@ import keras
 import numpy as np
 import pytest
 
-from kernel_checks import kinds, model_errors, model_values, needs_kernels, random
+from kernel_checks import error, kinds, model_errors, model_values, needs_kernels, random
 from paceline import accelerate
 from paceline.experiment.experiment import Model
+from paceline.kernels import ops
 from paceline.models.layers import SigmoidGelu
 from paceline.models.resnet import build_resnet
 from paceline.models.speedrun import build_speedrun
@@ -168,3 +169,29 @@ def test_the_maximum_of_images_of_any_size_is_of_all_pixels():
     for shape in ((2, 4, 9, 8), (2, 5, 5, 8)):
         x = random(0, *shape)
         np.testing.assert_array_equal(accelerate(model)(x), model(x))
+
+
+def mixed():
+    """Layers of Paceline and of TensorFlow in turns, and channels that are no multiple of 8."""
+    inputs = keras.Input((16, 16, 3))
+    x = keras.layers.Conv2D(12, 3, padding="same", use_bias=False)(inputs)
+    x = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
+    y = keras.layers.Conv2D(12, 3, padding="same", use_bias=False)(x)
+    y = keras.layers.BatchNormalization()(keras.layers.DepthwiseConv2D(3, padding="same")(y))
+    x = keras.layers.Concatenate()([x, keras.layers.Add()([x, y])])
+    x = keras.layers.MaxPooling2D(3, 2, padding="same")(x)
+    x = keras.layers.Conv2D(20, 3, strides=2, activation="tanh")(keras.layers.ZeroPadding2D(1)(x))
+    return keras.Model(inputs, keras.layers.Dense(5)(keras.layers.GlobalAveragePooling2D()(x)))
+
+
+@pytest.mark.parametrize("name", ["mixed", *models()])
+@pytest.mark.parametrize("training", [True, False])
+def test_images_of_bfloat16_change_a_model_by_their_rounding_only(name, training):
+    keras.utils.set_random_seed(0)
+    model = mixed() if name == "mixed" else models()[name]()
+    fast, x = accelerate(model), random(0, 32, *model.input_shape[1:])
+    with ops.within(ops.in_bfloat16, True):
+        found, expected = model_values(fast, model, x, training)
+    assert not any(np.array_equal(*each) for each in zip(found[:2], expected[:2], strict=True))
+    errors = [error(mine, right) for mine, right in zip(found, expected, strict=True)]
+    assert np.median(errors) < 0.05

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "batch_norm.h"
+#include "half.h"
 #include "half_products.h"
 #include "im2col.h"
 #include "pooling.h"
@@ -32,15 +33,39 @@ Array random(size_t size) {
   return values;
 }
 
-void compare(const char* what, const Array& found, const std::vector<double>& right) {
+// Numbers of kernels that take float or Half, and back.
+template <typename T>
+std::vector<T> images(const Array& values) {
+  std::vector<T> result(values.size());
+  if constexpr (sizeof(T) == 2)
+    half::convert(values.data(), values.size(), result.data());
+  else
+    result = values;
+  return result;
+}
+
+template <typename T>
+constexpr double limit = sizeof(T) == 2 ? 0x1p-7 : 1e-4;  // results of Half are rounded
+
+template <typename T>
+Array floats(const std::vector<T>& values) {
+  Array result(values.size());
+  if constexpr (sizeof(T) == 2)
+    half::convert(values.data(), values.size(), result.data());
+  else
+    result = values;
+  return result;
+}
+
+void compare(const char* what, const Array& found, const std::vector<double>& right, double limit = 1e-4) {
   double difference = 0, size = 1e-30;
   for (size_t i = 0; i < right.size(); i++) {
     difference += (found[i] - right[i]) * (found[i] - right[i]);
     size += right[i] * right[i];
   }
   const double error = std::sqrt(difference / size);
-  worst = std::max(worst, error);
-  if (!(error < 1e-4)) {
+  if (limit == 1e-4) worst = std::max(worst, error);
+  if (!(error < limit)) {
     std::printf("%s: error %g\n", what, error);
     std::exit(1);
   }
@@ -79,18 +104,21 @@ im2col::Shape random_shape(int c, int k, int size, int stride) {
           std::max(0, (oh - 1) * stride + size - h) / 2, std::max(0, (ow - 1) * stride + size - w) / 2};
 }
 
+template <typename T>
 void check_winograd() {
   const im2col::Shape s = random_shape(8 * between(1, 9), 8 * between(1, 9), 3, 1);
   const size_t pixels = static_cast<size_t>(s.n) * s.h * s.w;
-  const Array x = random(pixels * s.c), f = random(9u * s.c * s.k), dy = random(pixels * s.k);
-  const Plain plain = plain_convolution(s, x, f, dy);
+  const Array f = random(9u * s.c * s.k);
+  const std::vector<T> x = images<T>(random(pixels * s.c)), dy = images<T>(random(pixels * s.k));
+  const Plain plain = plain_convolution(s, floats(x), f, floats(dy));
   const winograd::Shape shape{s.n, s.h, s.w, s.c, s.k};
-  Array y(dy.size()), dx(x.size()), dfilter(f.size());
+  std::vector<T> y(dy.size()), dx(x.size());
+  Array dfilter(f.size());
   winograd::forward(shape, x.data(), f.data(), y.data());
   winograd::input_gradient(shape, dy.data(), f.data(), dx.data());
   winograd::filter_gradient(shape, x.data(), dy.data(), dfilter.data());
-  compare("winograd forward", y, plain.y);
-  compare("winograd input gradient", dx, plain.dx);
+  compare("winograd forward", floats(y), plain.y, limit<T>);
+  compare("winograd input gradient", floats(dx), plain.dx, limit<T>);
   compare("winograd filter gradient", dfilter, plain.dfilter);
 }
 
@@ -109,26 +137,21 @@ im2col::Shape random_im2col(bool images) {
   return between(0, 1) && s.h >= s.kh && s.w >= s.kw ? without_padding(s) : s;
 }
 
-Array rounded(Array values) {  // to bfloat16, as any of two neighbours
-  for (float& value : values) {
-    uint32_t bits;
-    std::memcpy(&bits, &value, 4);
-    bits &= 0xffff0000;
-    std::memcpy(&value, &bits, 4);
-  }
-  return values;
-}
-
 void check_half(const im2col::Shape& s, const Array& exact_x, const Array& exact_f, const Array& exact_dy) {
-  const Array x = rounded(exact_x), f = rounded(exact_f), dy = rounded(exact_dy);
-  const Plain plain = plain_convolution(s, x, f, dy);
-  Array y(dy.size()), dx(x.size()), dfilter(f.size());
+  const auto x = images<Half>(exact_x), dy = images<Half>(exact_dy);
+  const Array f = floats(images<Half>(exact_f));
+  const Plain plain = plain_convolution(s, floats(x), f, floats(dy));
+  std::vector<Half> y(dy.size()), dx(x.size());
+  Array wide(dy.size()), dfilter(f.size());
   half::forward(s, x.data(), f.data(), y.data(), {});
-  half::input_gradient(s, dy.data(), f.data(), dx.data(), {});
+  half::forward(s, x.data(), f.data(), wide.data(), {});
   half::filter_gradient(s, x.data(), dy.data(), dfilter.data());
-  compare("bfloat16 forward", y, plain.y);
-  compare("bfloat16 input gradient", dx, plain.dx);
+  compare("bfloat16 forward", floats(y), plain.y, limit<Half>);
+  compare("bfloat16 forward to float", wide, plain.y);
   compare("bfloat16 filter gradient", dfilter, plain.dfilter);
+  if (s.c % 8) return;
+  half::input_gradient(s, dy.data(), f.data(), dx.data(), {});
+  compare("bfloat16 input gradient", floats(dx), plain.dx, limit<Half>);
 }
 
 void check_im2col() {
@@ -142,29 +165,34 @@ void check_im2col() {
   im2col::filter_gradient(s, x.data(), dy.data(), dfilter.data());
   compare("im2col forward", y, plain.y);
   compare("im2col filter gradient", dfilter, plain.dfilter);
+  if (s.c % 2 == 0) check_half(s, x, f, dy);
   if (s.c % 8) return;  // the gradient of the input needs channels in multiples of 8
   im2col::input_gradient(s, dy.data(), f.data(), dx.data());
   compare("im2col input gradient", dx, plain.dx);
-  check_half(s, x, f, dy);
 }
 
+template <typename T>
 void check_batch_norm() {
   const batch_norm::Shape s{static_cast<size_t>(between(4, 700)), 8 * between(1, 20)};
   const bool has_residual = between(0, 1);
   const float slope = std::vector<float>{0.f, 0.1f, 1.f}[between(0, 2)];
-  const Array x = random(s.rows * s.c), gamma = random(s.c), beta = random(s.c), dy = random(s.rows * s.c);
-  const Array residual = has_residual ? random(s.rows * s.c) : Array();
-  Array mean(s.c), scale(s.c), variance(s.c), y(x.size()), dx(x.size()), dgamma(s.c), dbeta(s.c);
-  Array dresidual(has_residual ? x.size() : 0);
+  const size_t size = s.rows * s.c;
+  const std::vector<T> images_x = images<T>(random(size)), images_dy = images<T>(random(size));
+  const std::vector<T> images_residual = images<T>(has_residual ? random(size) : Array());
+  const Array x = floats(images_x), dy = floats(images_dy), residual = floats(images_residual);
+  const Array gamma = random(s.c), beta = random(s.c);
+  Array mean(s.c), scale(s.c), variance(s.c), dgamma(s.c), dbeta(s.c);
+  std::vector<T> images_y(size), dx(size), dresidual(has_residual ? size : 0);
   batch_norm::Moments moments(s.c);
   const size_t first = between(1, static_cast<int>(s.rows) - 1);  // known before the rest
-  moments.add(x.data(), first);
-  moments.finish(x.data(), s.rows, 1e-5f, mean.data(), scale.data(), variance.data());
-  batch_norm::forward(s, x.data(), has_residual ? residual.data() : nullptr, slope, gamma.data(),
-                      beta.data(), mean.data(), scale.data(), y.data());
-  batch_norm::backward(s, dy.data(), x.data(), has_residual ? y.data() : nullptr, slope, gamma.data(),
-                       beta.data(), mean.data(), scale.data(), dx.data(),
-                       has_residual ? dresidual.data() : nullptr, dgamma.data(), dbeta.data());
+  moments.add(images_x.data(), first);
+  moments.finish(images_x.data(), s.rows, 1e-5f, mean.data(), scale.data(), variance.data());
+  batch_norm::forward<T>(s, images_x.data(), has_residual ? images_residual.data() : nullptr, slope, gamma.data(),
+                         beta.data(), mean.data(), scale.data(), images_y.data());
+  batch_norm::backward<T>(s, images_dy.data(), images_x.data(), has_residual ? images_y.data() : nullptr, slope,
+                          gamma.data(), beta.data(), mean.data(), scale.data(), dx.data(),
+                          has_residual ? dresidual.data() : nullptr, dgamma.data(), dbeta.data());
+  const Array y = floats(images_y);
   std::vector<double> right_y(x.size()), right_dx(x.size()), right_dgamma(s.c), right_dbeta(s.c);
   for (int c = 0; c < s.c; c++) {
     double sum = 0, square = 0;
@@ -187,8 +215,8 @@ void check_batch_norm() {
       right_dx[i] = gamma[c] * inverse * (dz - right_dbeta[c] / s.rows - unit * right_dgamma[c] / s.rows);
     }
   }
-  compare("batch norm forward", y, right_y);
-  compare("batch norm input gradient", dx, right_dx);
+  compare("batch norm forward", y, right_y, limit<T>);
+  compare("batch norm input gradient", floats(dx), right_dx, limit<T>);
   compare("batch norm gamma gradient", dgamma, right_dgamma);
   compare("batch norm beta gradient", dbeta, right_dbeta);
 }
@@ -214,15 +242,18 @@ void check_swish() {
   compare("swish sum of gradients", Array(sum.begin(), sum.end()), right_sum);
 }
 
+template <typename T>
 void check_pooling() {
   const int h = between(2, 13), w = between(2, 13);
   const pooling::Shape s{between(1, 4), h, w, 8 * between(1, 5), 2, 2, h / 2, w / 2, 0, 0};
   const size_t size = static_cast<size_t>(s.n) * s.h * s.w * s.c;
-  const Array x = random(size), dy = random(static_cast<size_t>(s.n) * (s.h / 2) * (s.w / 2) * s.c);
-  Array y(dy.size()), dx(size);
+  const std::vector<T> images_x = images<T>(random(size));
+  const std::vector<T> images_dy = images<T>(random(static_cast<size_t>(s.n) * (s.h / 2) * (s.w / 2) * s.c));
+  const Array x = floats(images_x), dy = floats(images_dy);
+  std::vector<T> y(dy.size()), dx(size);
   std::vector<double> right_y(dy.size()), right_dx(size);
-  pooling::forward(s, x.data(), y.data());
-  pooling::backward(s, x.data(), dy.data(), dx.data());
+  pooling::forward(s, images_x.data(), y.data());
+  pooling::backward(s, images_x.data(), images_dy.data(), dx.data());
   for (size_t o = 0; o < dy.size(); o++) {
     const size_t c = o % s.c, k = o / s.c % (s.w / 2), r = o / s.c / (s.w / 2) % (s.h / 2);
     const size_t n = o / s.c / (s.w / 2) / (s.h / 2);
@@ -233,8 +264,8 @@ void check_pooling() {
     right_y[o] = x[most];
     right_dx[most] = dy[o];
   }
-  compare("pooling forward", y, right_y);
-  compare("pooling gradient", dx, right_dx);
+  compare("pooling forward", floats(y), right_y);
+  compare("pooling gradient", floats(dx), right_dx);
 }
 
 }  // namespace
@@ -246,11 +277,14 @@ int main(int count, char** arguments) {
     wide::used = i % 2 && __builtin_cpu_supports("avx512f");
     half::used = i % 2 && __builtin_cpu_supports("avx512bf16");
 #endif
-    check_winograd();
+    check_winograd<float>();
+    check_winograd<Half>();
     check_im2col();
-    check_batch_norm();
+    check_batch_norm<float>();
+    check_batch_norm<Half>();
     check_swish();
-    check_pooling();
+    check_pooling<float>();
+    check_pooling<Half>();
   }
   std::printf("%d random shapes of each kernel; the largest error is %.1e\n", rounds, worst);
   return 0;

@@ -61,7 +61,7 @@ class Number:
 
 
 def _binary(kind: str, a: Operand, b: Operand) -> Number:
-    a, b = (tf.convert_to_tensor(plain(each), tf.float32) for each in (a, b))
+    a, b = (tf.convert_to_tensor(ops.widened(plain(each)), tf.float32) for each in (a, b))
     return Number(ops.load().paceline_binary(a, b, kind=kind))
 
 
@@ -100,6 +100,7 @@ def mean(x: tf.Tensor, axis: int | None = None) -> tf.Tensor:
 
 
 def _reduce(x: tf.Tensor, axis: int | None, is_mean: bool) -> tf.Tensor:
+    x = ops.widened(x)
     if axis is None:
         rows = tf.reshape(x, [1, -1, 1])
         return tf.reshape(ops.load().paceline_sum(rows, mean=is_mean), [])
@@ -119,14 +120,14 @@ def product(a: tf.Tensor, b: tf.Tensor, transpose_a: bool = False) -> tf.Tensor:
         kernel, x, dy = tf.zeros([1, 1, a.shape[1], b.shape[1]]), a[:, None, None], b[:, None, None]
         given = {"stride": 1, "padding": "SAME"}
         return ops.load().paceline_conv_filter_gradient(x, dy, kernel, **given)[0, 0, :, :columns]
-    y = ops.conv(ops.filled(a)[:, None, None], ops.filled(b, 0)[None, None], 1)
+    y = ops.conv(ops.filled(a)[:, None, None], ops.filled(b, 0)[None, None], 1, wide=True)
     return ops.cut(y[:, 0, 0], columns)
 
 
 def positive_part(x: tf.Tensor) -> tf.Tensor:
     """Return x where it is positive, else 0; it has a gradient."""
     if is_fixed():
-        return ops.load().paceline_binary(x, x, kind="where_positive")
+        return _binary("where_positive", x, x).tensor
     return tf.nn.relu(x)
 
 
@@ -177,10 +178,9 @@ def _summed_to(gradient: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
 @tf.RegisterGradient("PacelineUnary")
 def _unary_gradient(op: tf.Operation, dy: tf.Tensor) -> tf.Tensor:
     kind, x, y = op.get_attr("kind").decode(), op.inputs[0], op.outputs[0]
-    factors = {"square_root": (0.5, y), "logarithm": (1.0, x)}
     if kind == "exponential":
         return (Number(dy) * y).tensor
-    factor, divisor = factors[kind]
+    factor, divisor = (0.5, y) if kind == "square_root" else (1.0, x)
     return (Number(dy) * factor / divisor).tensor
 
 

@@ -3,8 +3,7 @@ or TensorFlow's kernels. `build` compiles it.
 
 A library fits one set of sources, one TensorFlow and one set of compiler flags; its name contains a
 hash of them. It is looked for in the package (a wheel contains one), then in the cache, which has
-one for each compiler. A training never compiles anything. This module does not import TensorFlow.
-"""
+one for each compiler. A training never compiles. This module does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -138,8 +137,7 @@ def uses_avx512() -> bool:
 
 
 def uses_avx512_bf16() -> bool:
-    """Return whether products of bfloat16 numbers use the CPU's instruction for them, which changes
-    their speed and no bit."""
+    """Return whether the CPU's instructions for bfloat16 are used, which changes no bit."""
     return "avx512_bf16" in cpu_flags() and os.environ.get(AVX512) != "0"
 
 

@@ -1,10 +1,7 @@
 """The kernels as TensorFlow functions with gradients: convolutions, batch normalization,
 max-pooling, and pairs of them that are faster together. `ops_more` has what not every training
-needs.
-
-`load` brings the operations into this process. Call it before a graph that contains them is built,
-read or run.
-"""
+needs. `load` brings the operations into this process. Call it before a graph that contains them is
+built, read or run."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from paceline.errors import UserError, first_line
 from paceline.kernels.library import find_library, uses_avx512, uses_avx512_bf16, why_unavailable
 
 in_bfloat16 = ContextVar("in_bfloat16", default=False)
-"""Whether convolutions of any size and stride round what they multiply."""
+"""Whether convolutions, norms and what is between them are bfloat16."""
 
 
 @contextmanager
@@ -56,10 +53,20 @@ def is_loaded() -> bool:
     return load.cache_info().currsize > 0
 
 
-def filled(x: tf.Tensor, *axes: int) -> tf.Tensor:
+def stored(x: tf.Tensor, kind: tf.DType | None = None) -> tf.Tensor:
+    """Return images in this type, by default the one that they have between layers."""
+    kind = kind or (tf.bfloat16 if in_bfloat16.get() else tf.float32)
+    return x if x.dtype == kind else load().paceline_convert(x, U=kind)
+
+
+def widened(x: Any) -> Any:
+    return stored(x, tf.float32) if getattr(x, "dtype", None) == tf.bfloat16 else x
+
+
+def filled(x: tf.Tensor, *axes: int, unit: int = 8) -> tf.Tensor:
     """Return x with zeros at the end of these axes, by default the last, up to multiples of 8."""
     rank = x.shape.rank
-    missing = {axis % rank: -x.shape[axis] % 8 for axis in axes or (-1,)}
+    missing = {axis % rank: -x.shape[axis] % unit for axis in axes or (-1,)}
     pads = [[0, missing.get(axis, 0)] for axis in range(rank)]
     return tf.pad(x, pads) if any(missing.values()) else x
 
@@ -70,36 +77,36 @@ def cut(x: tf.Tensor, channels: int) -> tf.Tensor:
 
 
 def filled_operands(x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Images, of up to 3 channels, stay as they are."""
-    if kernel.shape[2] > 3:
-        x, kernel = filled(x), filled(kernel, 2)
-    return x, filled(kernel)
+    """Images, of up to 3 channels, stay as they are; pairs of bfloat16 need an even number."""
+    unit = 8 if kernel.shape[2] > 3 else 2 if in_bfloat16.get() else 1
+    return filled(stored(x), unit=unit), filled(filled(kernel, 2, unit=unit))
 
 
-def conv(x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: str = "SAME") -> tf.Tensor:
-    """Return a convolution of any kernel size and stride."""
-    operands = filled_operands(x, kernel)
-    y = _convolve(*operands, stride, padding, num_moments=0, forks=0, epsilon=0.0).y
+def conv(
+    x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: str = "SAME", wide: bool = False
+) -> tf.Tensor:
+    """Return a convolution of any kernel size and stride; `wide` asks for float32."""
+    y = convolve(*filled_operands(x, kernel), stride, padding, wide=wide).y
     return cut(y, kernel.shape[3])
 
 
 def conv_moments(
     x: tf.Tensor, kernel: tf.Tensor, stride: int, epsilon: float, fork: bool, padding: str = "SAME"
 ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
-    """Return a convolution, its moments for `batch_norm`, and x itself.
-
-    With `fork`, other users of x should take it from here: then one kernel adds the gradients. The
-    convolution and its moments are filled up to a multiple of 8 channels, as `batch_norm` wants it.
-    """
+    """Return a convolution, its moments for `batch_norm`, both filled up to a multiple of 8
+    channels, and x itself: with `fork`, its other users take it here, and one kernel adds the
+    gradients."""
     extras = {"num_moments": 3, "forks": int(fork), "epsilon": epsilon}
-    found = _convolve(*filled_operands(x, kernel), stride, padding, **extras)
+    found = convolve(*filled_operands(x, kernel), stride, padding, **extras)
     return found.y, found.moments, found.through[0] if fork else x
 
 
-def _convolve(x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: str, **extras: float) -> Any:
+def convolve(x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: str, **extras: Any) -> Any:
+    extras = {"num_moments": 0, "forks": 0, "epsilon": 0.0, **extras}
+    wide = extras.pop("wide", False)
     if (*kernel.shape[:2], stride, padding) == (3, 3, 1, "SAME") and kernel.shape[2] % 8 == 0:
         return load().paceline_conv3x3(x, kernel, **extras)
-    given = {"stride": stride, "padding": padding, "rounded": in_bfloat16.get()}
+    given = {"stride": stride, "padding": padding, "U": tf.float32 if wide else x.dtype}
     return load().paceline_conv(x, kernel, **given, **extras)
 
 
@@ -112,16 +119,14 @@ def batch_norm(
     slope: float,
     moments: list[tf.Tensor] | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return act(norm(x) [+ residual]), and the mean and unbiased variance of the batch.
-
-    `slope` is the activation's slope below zero: 0 for ReLU, 1 for none. `moments` are from
-    `conv_moments`, with the same epsilon.
-    """
+    """Return act(norm(x) [+ residual]), and the mean and unbiased variance of the batch. `slope` is
+    the activation's below zero: 0 for ReLU, 1 for none. `moments` are from `conv_moments`, with the
+    same epsilon."""
     channels = gamma.shape[0]
-    x, gamma, beta, *residual = (filled(each) for each in (x, gamma, beta, *residual))
-    found = load().paceline_batch_norm(
-        x, gamma, beta, residual, moments or [], epsilon=epsilon, slope=slope
-    )
+    x, *residual = (filled(stored(each)) for each in (x, *residual))
+    gamma, beta = filled(gamma), filled(beta)
+    tensors, given = (x, gamma, beta, residual, moments or []), {"epsilon": epsilon, "slope": slope}
+    found = load().paceline_batch_norm(*tensors, **given)
     return cut(found.y, channels), cut(found.mean, channels), cut(found.variance, channels)
 
 
@@ -131,28 +136,27 @@ def max_pool(x: tf.Tensor, size: int, stride: int, padding: str = "VALID") -> tf
     return cut(found, x.shape[-1])
 
 
+@tf.RegisterGradient("PacelineConvert")
+def _convert_gradient(op: tf.Operation, dy: tf.Tensor) -> tf.Tensor:
+    return stored(dy, op.inputs[0].dtype)
+
+
 # The gradient of a norm contains what x does through its moments: they need none of their own.
 @tf.RegisterGradient("PacelineConv3x3")
 def _conv3x3_gradient(op: tf.Operation, dy: tf.Tensor, *others: tf.Tensor) -> list[tf.Tensor]:
     x, kernel = op.inputs
-    other = others[op.get_attr("num_moments") :]
-    return [
-        load().paceline_conv3x3_input_gradient(dy, kernel, list(other)),
-        load().paceline_conv3x3_filter_gradient(x, dy),
-    ]
+    other = list(others[op.get_attr("num_moments") :])
+    dx = load().paceline_conv3x3_input_gradient(dy, kernel, other)
+    return [dx, load().paceline_conv3x3_filter_gradient(x, dy)]
 
 
 @tf.RegisterGradient("PacelineConv")
 def _conv_gradient(op: tf.Operation, dy: tf.Tensor, *others: tf.Tensor) -> list[tf.Tensor]:
     x, kernel = op.inputs
-    given = {name: op.get_attr(name) for name in ("stride", "padding", "rounded")}
-    other = others[op.get_attr("num_moments") :]
-    if x.shape[-1] % 8 == 0:
-        dx = load().paceline_conv_input_gradient(dy, kernel, x, list(other), **given)
-    else:  # images themselves: their gradient is rarely asked for, and then TensorFlow removes this
-        stride, padding = given["stride"], given["padding"].decode()
-        dx = tf.nn.conv2d_transpose(dy, kernel, tf.shape(x), stride, padding)
-        dx = tf.add_n([dx, *other])
+    given = {name: op.get_attr(name) for name in ("stride", "padding")}
+    dy, more = stored(dy, x.dtype), [filled(each) for each in others[op.get_attr("num_moments") :]]
+    of_x = filled(kernel, 2), filled(x), more  # of images themselves, it is rarely asked for
+    dx = cut(load().paceline_conv_input_gradient(dy, *of_x, **given), x.shape[-1])
     return [dx, load().paceline_conv_filter_gradient(x, dy, kernel, **given)]
 
 

@@ -30,7 +30,7 @@ class Template:
     fast: keras.Model | None = None
     """The model on Paceline's kernels, which shares the variables of `model`, if it is used."""
     bfloat16: bool = False
-    """Whether these kernels round what they multiply."""
+    """Whether images between its layers are bfloat16."""
 
     @property
     def kernels(self) -> str:

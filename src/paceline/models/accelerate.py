@@ -73,11 +73,10 @@ class _Norm:
 
 
 class _Rewrite:
-    """Calls the layers of a model again, on new tensors, some of them replaced.
-
-    A convolution or norm is called at once and remembered. If all that uses it turns out to be a
-    norm, a sum or an activation, it is called again together with that; what was called before is
-    then not part of the new model.
+    """Calls the layers of a model again, on new tensors, some of them replaced. A convolution
+    or norm is called at once and remembered. If all that uses it turns out to be a norm, a sum
+    or an activation, it is called again together with that; what was called before is then not
+    part of the new model.
     """
 
     def __init__(self, model: keras.Model) -> None:

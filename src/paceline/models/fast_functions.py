@@ -18,7 +18,7 @@ class Fast(keras.layers.Layer):
     """A stock layer without state of its own, computed by a function of `FUNCTIONS`."""
 
     def __init__(self, stock: keras.layers.Layer) -> None:
-        super().__init__(name=stock.name, dtype=stock.dtype_policy)
+        super().__init__(name=stock.name, dtype=stock.dtype_policy, autocast=False)
         self.stock, self.function = stock, FUNCTIONS[type(stock)][1]
 
     def call(self, inputs: Any) -> tf.Tensor:

@@ -1,8 +1,6 @@
 """Keras layers that compute what convolutions and norms compute, with Paceline's kernels; and which
-of them they can compute. `fast_functions` has the layers without state.
-
-Each holds stock layers and uses their weights.
-"""
+of them they can compute. `fast_functions` has the layers without state. Each holds stock layers and
+uses their weights. Images between them may be bfloat16, which all other layers get as float32."""
 
 from __future__ import annotations
 
@@ -75,7 +73,7 @@ class FastConv2D(keras.layers.Layer):
     """A `keras.layers.Conv2D`."""
 
     def __init__(self, conv: keras.layers.Conv2D, name: str = "") -> None:
-        super().__init__(name=name or conv.name, dtype=conv.dtype_policy)
+        super().__init__(name=name or conv.name, dtype=conv.dtype_policy, autocast=False)
         self.conv = conv
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -96,7 +94,7 @@ class Fork(keras.layers.Layer):
     """Its input several times, for layers that share it: their gradients are added in order."""
 
     def __init__(self, count: int, name: str) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, autocast=False)
         self.count = count
 
     def call(self, inputs: tf.Tensor) -> list[tf.Tensor]:
@@ -105,7 +103,7 @@ class Fork(keras.layers.Layer):
     @tf.custom_gradient
     def _copies(self, x: tf.Tensor) -> Any:
         def gradient(*given: tf.Tensor) -> tf.Tensor:
-            return functools.reduce(lambda sum_, each: plain(number(sum_) + each), given)
+            return functools.reduce(ops.load().paceline_add, given)
 
         return tuple(tf.identity(x) for _ in range(self.count)), gradient
 
@@ -114,11 +112,10 @@ class Fork(keras.layers.Layer):
 
 
 class FastNorm(keras.layers.Layer):
-    """A `keras.layers.BatchNormalization`, then the sum with a second input if there is one, then
-    a (leaky) ReLU with this slope below zero.
-
-    With `conv`, a convolution without bias comes first. Training computes the norm's statistics in
-    it, inference the whole norm. With `fork`, the second output is the input, for the shortcut.
+    """A `keras.layers.BatchNormalization`, then the sum with a second input if there is one, then a
+    (leaky) ReLU with this slope below zero. With `conv`, a convolution without bias comes first.
+    Training computes the norm's statistics in it, inference the whole norm. With `fork`, the second
+    output is the input, for the shortcut.
     """
 
     def __init__(
@@ -129,7 +126,7 @@ class FastNorm(keras.layers.Layer):
         conv: keras.layers.Conv2D | None = None,
         fork: bool = False,
     ) -> None:
-        super().__init__(name=name, dtype=norm.dtype_policy)
+        super().__init__(name=name, dtype=norm.dtype_policy, autocast=False)
         self.norm, self.slope, self.conv, self.fork = norm, slope, conv, fork
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
@@ -197,4 +194,6 @@ def foreign_activation(layer: keras.Layer) -> str:
 
 def activated(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
     """Return the activation of a layer."""
-    return positive_part(x) if function is keras.activations.relu else function(x)
+    if function is keras.activations.linear:
+        return x
+    return positive_part(x) if function is keras.activations.relu else function(ops.widened(x))

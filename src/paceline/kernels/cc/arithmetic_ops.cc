@@ -3,6 +3,8 @@
 #include <vector>
 
 #include "arithmetic.h"
+#include "batch_norm.h"
+#include "half_products.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -103,6 +105,38 @@ class Unary : public Kernel {
   arithmetic::Unary kind_;
 };
 
+// ---- types -------------------------------------------------------------------------------------------------------
+
+template <typename T, typename U>
+class Convert : public Kernel {
+ public:
+  using Kernel::Kernel;
+
+  void compute(OpKernelContext* context) override {
+    const Tensor& x = context->input(0);
+    Tensor* y = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &y));
+    if (x.NumElements()) half::convert(data<T>(x), x.NumElements(), data<U>(y));
+  }
+};
+
+template <typename T>
+class Add : public Kernel {
+ public:
+  using Kernel::Kernel;
+
+  void compute(OpKernelContext* context) override {
+    const Tensor &a = context->input(0), &b = context->input(1);
+    OP_REQUIRES(context, a.shape() == b.shape(),
+                errors::InvalidArgument("shapes ", a.shape().DebugString(), " and ", b.shape().DebugString(),
+                                        " differ"));
+    Tensor* y = nullptr;
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, a.shape(), &y));
+    if (y->data() != a.data()) std::copy_n(data<T>(a), a.NumElements(), data<T>(y));
+    batch_norm::add(data<T>(b), a.NumElements(), data<T>(y));
+  }
+};
+
 // ---- sums --------------------------------------------------------------------------------------------------------
 
 class Sum : public Kernel {
@@ -160,6 +194,18 @@ REGISTER_OP("PacelineUnary")
     .Output("y: float")
     .Attr("kind: {'square_root', 'exponential', 'logarithm'}")
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
+REGISTER_OP("PacelineConvert")
+    .Input("x: T")
+    .Output("y: U")
+    .Attr("T: {float, bfloat16}")
+    .Attr("U: {float, bfloat16}")
+    .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
+REGISTER_OP("PacelineAdd")
+    .Input("a: T")
+    .Input("b: T")
+    .Output("y: T")
+    .Attr("T: {float, bfloat16}")
+    .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
 REGISTER_OP("PacelineSum").Input("x: float").Output("y: float").Attr("mean: bool").SetShapeFn([](InferenceContext* c) {
   ShapeHandle x;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 3, &x));
@@ -182,6 +228,9 @@ REGISTER_OP("PacelineCrossEntropy")
 
 REGISTER_CPU("PacelineBinary", Binary);
 REGISTER_CPU("PacelineUnary", Unary);
+REGISTER_OF("PacelineConvert", float, Convert<float, Half>);
+REGISTER_OF("PacelineConvert", tensorflow::bfloat16, Convert<Half, float>);
+REGISTER_BOTH("PacelineAdd", Add);
 REGISTER_CPU("PacelineSum", Sum);
 REGISTER_CPU("PacelineCrossEntropy", CrossEntropy);
 

@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "simd.h"
+#include "bfloat16.h"
 
 namespace paceline::batch_norm {
 namespace {
@@ -85,8 +85,8 @@ inline V8 through_activation(V8 dy, V8 z, V8 slope) {
 }
 
 // Sums of x - shift and of its square.
-template <int N>
-void add_moments(const float* x, size_t rows, size_t ld, const float* shift, double* sum,
+template <int N, typename T>
+void add_moments(const T* x, size_t rows, size_t ld, const float* shift, double* sum,
                  double* square) {
   V8 s[N], a[N], b[N];
   load_all(shift, s);
@@ -101,9 +101,9 @@ void add_moments(const float* x, size_t rows, size_t ld, const float* shift, dou
   add_to(square, b);
 }
 
-template <int N, Activation ACT, bool RESIDUAL>
-void apply(const float* x, const float* residual, size_t rows, size_t ld, const float* factor,
-           const float* offset, float slope, float* y) {
+template <int N, Activation ACT, bool RESIDUAL, typename T>
+void apply(const T* x, const T* residual, size_t rows, size_t ld, const float* factor, const float* offset, float slope,
+           T* y) {
   V8 f[N], o[N];
   load_all(factor, f);
   load_all(offset, o);
@@ -119,10 +119,9 @@ void apply(const float* x, const float* residual, size_t rows, size_t ld, const 
 }
 
 // Sums of dz and of dz (x - mean). With a residual dz is also its gradient.
-template <int N, Activation ACT, bool RESIDUAL>
-void add_products(const float* dy, const float* x, const float* y, size_t rows, size_t ld,
-                  const float* factor, const float* offset, float slope, const float* mean,
-                  float* dresidual, double* sum, double* product) {
+template <int N, Activation ACT, bool RESIDUAL, typename T>
+void add_products(const T* dy, const T* x, const T* y, size_t rows, size_t ld, const float* factor,
+                  const float* offset, float slope, const float* mean, T* dresidual, double* sum, double* product) {
   V8 f[N], o[N], m[N], a[N], b[N];
   load_all(factor, f);
   load_all(offset, o);
@@ -151,10 +150,9 @@ void add_products(const float* dy, const float* x, const float* y, size_t rows, 
 }
 
 // dx = factor dz + of_x x + constant. `dz` is dy where ACT is not NONE.
-template <int N, Activation ACT>
-void apply_gradient(const float* dz, const float* x, size_t rows, size_t ld, const float* factor,
-                    const float* offset, float slope, const float* of_x, const float* constant,
-                    float* dx) {
+template <int N, Activation ACT, typename T>
+void apply_gradient(const T* dz, const T* x, size_t rows, size_t ld, const float* factor, const float* offset,
+                    float slope, const float* of_x, const float* constant, T* dx) {
   V8 f[N], o[N], k[N], l[N];
   load_all(factor, f);
   load_all(offset, o);
@@ -182,10 +180,13 @@ inline void with_kind(Activation kind, F body) {
 
 }  // namespace
 
-void Moments::add(const float* x, size_t rows, bool all) {
+template <typename T>
+void Moments::add(const T* x, size_t rows, bool all) {
   const Wide w(rows, c_);
   if (shift_.empty()) {
-    shift_ = w.repeat(x);
+    std::vector<float> first(c_);
+    for (int i = 0; i < c_; i += 8) store(&first[i], load(x + i));
+    shift_ = w.repeat(first.data());
     sum_.resize(w.c);
     square_.resize(w.c);
   }
@@ -196,7 +197,8 @@ void Moments::add(const float* x, size_t rows, bool all) {
   if (all) for_groups(w, add, done_);
 }
 
-void Moments::finish(const float* x, size_t rows, float epsilon, float* mean, float* scale, float* variance) {
+template <typename T>
+void Moments::finish(const T* x, size_t rows, float epsilon, float* mean, float* scale, float* variance) {
   add(x, rows, true);
   fold(sum_, c_);
   fold(square_, c_);
@@ -222,27 +224,35 @@ void scale(int c, const float* variance, float epsilon, float* scale) {
     scale[i] = static_cast<float>(1 / std::sqrt(static_cast<double>(variance[i]) + epsilon));
 }
 
-void add(const float* x, size_t floats, float* y) {
-  for (size_t i = 0; i < floats; i += 8) store(y + i, load(y + i) + load(x + i));
+template <typename T>
+void add(const T* x, size_t numbers, T* y) {
+  const size_t rest = numbers % 8, whole = numbers - rest;
+  for (size_t i = 0; i < whole; i += 8) store(y + i, load(y + i) + load(x + i));
+  T a[8] = {}, b[8] = {};
+  std::copy(x + whole, x + numbers, a);
+  std::copy(y + whole, y + numbers, b);
+  store(b, load(b) + load(a));
+  std::copy(b, b + rest, y + whole);
 }
 
-void forward(const Shape& s, const float* x, const float* residual, float slope, const float* gamma,
-             const float* beta, const float* mean, const float* scale, float* y) {
+template <typename T>
+void forward(const Shape& s, const T* x, const T* residual, float slope, const float* gamma, const float* beta,
+             const float* mean, const float* scale, T* y) {
   const Wide w(s.rows, s.c);
   const Affine affine(s.c, gamma, beta, mean, scale);
   const auto factor = w.repeat(affine.factor.data()), offset = w.repeat(affine.offset.data());
   with_kind(kind_of(slope), [&](auto kind) {
     for_groups(w, [&](auto n, int first, size_t at, size_t rows) {
-      const auto kernel = residual ? apply<n(), kind(), true> : apply<n(), kind(), false>;
+      const auto kernel = residual ? apply<n(), kind(), true, T> : apply<n(), kind(), false, T>;
       kernel(x + at, residual ? residual + at : nullptr, rows, w.c, &factor[first], &offset[first],
              slope, y + at);
     });
   });
 }
 
-void backward(const Shape& s, const float* dy, const float* x, const float* y, float slope,
-              const float* gamma, const float* beta, const float* mean, const float* scale,
-              float* dx, float* dresidual, float* dgamma, float* dbeta) {
+template <typename T>
+void backward(const Shape& s, const T* dy, const T* x, const T* y, float slope, const float* gamma, const float* beta,
+              const float* mean, const float* scale, T* dx, T* dresidual, float* dgamma, float* dbeta) {
   const Wide w(s.rows, s.c);
   const Affine affine(s.c, gamma, beta, mean, scale);
   const auto factor = w.repeat(affine.factor.data()), offset = w.repeat(affine.offset.data());
@@ -251,7 +261,7 @@ void backward(const Shape& s, const float* dy, const float* x, const float* y, f
   with_kind(kind_of(slope), [&](auto kind) {
     for_groups(w, [&](auto n, int first, size_t at, size_t rows) {
       const auto kernel =
-          dresidual ? add_products<n(), kind(), true> : add_products<n(), kind(), false>;
+          dresidual ? add_products<n(), kind(), true, T> : add_products<n(), kind(), false, T>;
       kernel(dy + at, x + at, y ? y + at : nullptr, rows, w.c, &factor[first], &offset[first],
              slope, &means[first], dresidual ? dresidual + at : nullptr, &sum[first],
              &product[first]);
@@ -269,7 +279,7 @@ void backward(const Shape& s, const float* dy, const float* x, const float* y, f
     constant[i] = static_cast<float>(-f * sum[i] / n - k * mean[i]);
   }
   const auto wide_x = w.repeat(of_x.data()), wide_constant = w.repeat(constant.data());
-  const float* from = dresidual ? dresidual : dy;  // what went through the activation already, or not
+  const T* from = dresidual ? dresidual : dy;  // what went through the activation already, or not
   with_kind(dresidual ? NONE : kind_of(slope), [&](auto kind) {
     for_groups(w, [&](auto n, int first, size_t at, size_t rows) {
       apply_gradient<n(), kind()>(from + at, x + at, rows, w.c, &factor[first], &offset[first],
@@ -277,5 +287,16 @@ void backward(const Shape& s, const float* dy, const float* x, const float* y, f
     });
   });
 }
+
+#define FOR_IMAGES_OF(T)                                                                                              \
+  template void Moments::add(const T*, size_t, bool);                                                                 \
+  template void Moments::finish(const T*, size_t, float, float*, float*, float*);                                     \
+  template void add(const T*, size_t, T*);                                                                            \
+  template void forward(const Shape&, const T*, const T*, float, const float*, const float*, const float*,            \
+                        const float*, T*);                                                                            \
+  template void backward(const Shape&, const T*, const T*, const T*, float, const float*, const float*, const float*, \
+                         const float*, T*, T*, float*, float*);
+FOR_IMAGES_OF(float)
+FOR_IMAGES_OF(Half)
 
 }  // namespace paceline::batch_norm

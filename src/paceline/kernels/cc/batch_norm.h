@@ -1,8 +1,8 @@
 // Batch normalisation over the last axis with what follows it, for training:
 //   y = act(gamma (x - mean) / sqrt(variance + epsilon) + beta [+ residual]),  act(z) = z > 0 ? z : slope z
 //
-// float32, channels in multiples of 8, one thread, same bits for the same arguments. A slope of 1 is no
-// activation, 0 is ReLU, anything between is leaky ReLU.
+// Images are float32, or `Half` (bfloat16.h), computed in float32. Channels in multiples of 8, one thread, same bits for
+// the same arguments. A slope of 1 is no activation, 0 is ReLU, anything between is leaky ReLU.
 #pragma once
 
 #include <cstddef>
@@ -21,10 +21,12 @@ class Moments {
   explicit Moments(int c) : c_(c) {}
 
   // The first `rows` of x are known. All but the last few are added, unless these are `all`.
-  void add(const float* x, size_t rows, bool all = false);
+  template <typename T>
+  void add(const T* x, size_t rows, bool all = false);
 
   // Of each channel: the mean, 1 / sqrt(variance + epsilon), and the unbiased variance (for moving statistics).
-  void finish(const float* x, size_t rows, float epsilon, float* mean, float* scale, float* variance);
+  template <typename T>
+  void finish(const T* x, size_t rows, float epsilon, float* mean, float* scale, float* variance);
 
  private:
   int c_;
@@ -43,16 +45,18 @@ struct Affine {
 void scale(int c, const float* variance, float epsilon, float* scale);
 
 // y += x
-void add(const float* x, size_t floats, float* y);
+template <typename T>
+void add(const T* x, size_t numbers, T* y);
 
 // `residual` may be null; y may be x.
-void forward(const Shape& s, const float* x, const float* residual, float slope, const float* gamma,
-             const float* beta, const float* mean, const float* scale, float* y);
+template <typename T>
+void forward(const Shape& s, const T* x, const T* residual, float slope, const float* gamma, const float* beta,
+             const float* mean, const float* scale, T* y);
 
 // With a residual, `y` is the output of forward and `dresidual` takes the residual's gradient; without, both
 // are null. dx may be dy if there is no residual; dresidual may be dy.
-void backward(const Shape& s, const float* dy, const float* x, const float* y, float slope,
-              const float* gamma, const float* beta, const float* mean, const float* scale, float* dx,
-              float* dresidual, float* dgamma, float* dbeta);
+template <typename T>
+void backward(const Shape& s, const T* dy, const T* x, const T* y, float slope, const float* gamma, const float* beta,
+              const float* mean, const float* scale, T* dx, T* dresidual, float* dgamma, float* dbeta);
 
 }  // namespace paceline::batch_norm

@@ -21,6 +21,7 @@ Status check_conv3x3(const Tensor& images, const Tensor& filter, int own) {
   return check_images("the input", images, filter.dim_size(own));
 }
 
+template <typename T>
 class Conv3x3Forward : public Kernel {
  public:
   explicit Conv3x3Forward(OpKernelConstruction* context) : Kernel(context), extras_(context) {}
@@ -33,8 +34,8 @@ class Conv3x3Forward : public Kernel {
     Tensor* y = nullptr;
     OP_REQUIRES_OK(context, in_huge_pages(context->allocate_output(0, shape, &y), y));
     const auto s = winograd_shape(x, filter.dim_size(2), filter.dim_size(3));
-    extras_.compute(context, *y, [&](const Done& done) {
-      winograd::forward(s, data(x), data(filter), data(y), done);
+    extras_.compute<T>(context, *y, [&](const Done& done) {
+      winograd::forward(s, data<T>(x), data(filter), data<T>(y), done);
     });
   }
 
@@ -43,6 +44,7 @@ class Conv3x3Forward : public Kernel {
 };
 
 // With a third input, dx is the sum of the gradient and that.
+template <typename T>
 class Conv3x3InputGradient : public Kernel {
  public:
   using Kernel::Kernel;
@@ -56,10 +58,11 @@ class Conv3x3InputGradient : public Kernel {
     Tensor* dx = nullptr;
     OP_REQUIRES_OK(context, in_huge_pages(context->allocate_output(0, shape, &dx), dx));
     const auto s = winograd_shape(dy, filter.dim_size(2), filter.dim_size(3));
-    winograd::input_gradient(s, data(dy), data(filter), data(dx), add_others(context, 2, dx));
+    winograd::input_gradient(s, data<T>(dy), data(filter), data<T>(dx), add_others<T>(context, 2, dx));
   }
 };
 
+template <typename T>
 class Conv3x3FilterGradient : public Kernel {
  public:
   using Kernel::Kernel;
@@ -75,37 +78,40 @@ class Conv3x3FilterGradient : public Kernel {
     const int64_t c = x.dim_size(3), k = dy.dim_size(3);
     Tensor* out = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({3, 3, c, k}), &out));
-    winograd::filter_gradient(winograd_shape(x, c, k), data(x), data(dy), data(out));
+    winograd::filter_gradient(winograd_shape(x, c, k), data<T>(x), data<T>(dy), data(out));
   }
 };
 
 }  // namespace
 
 REGISTER_OP("PacelineConv3x3")
-    .Input("x: float")
+    .Input("x: T")
     .Input("filter: float")
-    .Output("y: float")
+    .Output("y: T")
     .Output("moments: num_moments * float")  // mean, scale and variance of y, or none
-    .Output("through: forks * float")
+    .Output("through: forks * T")
     .Attr("num_moments: int >= 0")
     .Attr("forks: int >= 0")
     .Attr("epsilon: float")
+    .Attr("T: {float, bfloat16} = DT_FLOAT")  // of images
     .SetShapeFn(conv3x3_forward_shape);
 REGISTER_OP("PacelineConv3x3InputGradient")
-    .Input("dy: float")
+    .Input("dy: T")
     .Input("filter: float")
-    .Input("other: n * float")  // gradients to add
-    .Output("dx: float")
+    .Input("other: n * T")  // gradients to add
+    .Output("dx: T")
     .Attr("n: int >= 0")
+    .Attr("T: {float, bfloat16} = DT_FLOAT")  // of images
     .SetShapeFn(conv3x3_input_gradient_shape);
 REGISTER_OP("PacelineConv3x3FilterGradient")
-    .Input("x: float")
-    .Input("dy: float")
+    .Input("x: T")
+    .Input("dy: T")
     .Output("dfilter: float")
+    .Attr("T: {float, bfloat16} = DT_FLOAT")  // of images
     .SetShapeFn(conv3x3_filter_shape);
 
-REGISTER_CPU("PacelineConv3x3", Conv3x3Forward);
-REGISTER_CPU("PacelineConv3x3InputGradient", Conv3x3InputGradient);
-REGISTER_CPU("PacelineConv3x3FilterGradient", Conv3x3FilterGradient);
+REGISTER_BOTH("PacelineConv3x3", Conv3x3Forward);
+REGISTER_BOTH("PacelineConv3x3InputGradient", Conv3x3InputGradient);
+REGISTER_BOTH("PacelineConv3x3FilterGradient", Conv3x3FilterGradient);
 
 }  // namespace paceline

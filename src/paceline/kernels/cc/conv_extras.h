@@ -19,8 +19,8 @@ class Extras {
                 errors::InvalidArgument("num_moments must be 0 or 3, not ", num_moments_));
   }
 
-  // Calls convolve(done) and writes the outputs.
-  template <typename F>
+  // Calls convolve(done) and writes the outputs; y is of T.
+  template <typename T, typename F>
   void compute(OpKernelContext* context, const Tensor& y, F convolve) const {
     for (int i = 1 + num_moments_; i < context->num_outputs(); i++)
       context->set_output(i, context->input(0));
@@ -30,8 +30,8 @@ class Extras {
     for (int i = 0; i < 3; i++)
       OP_REQUIRES_OK(context, context->allocate_output(1 + i, TensorShape({k}), &out[i]));
     batch_norm::Moments moments(static_cast<int>(k));
-    convolve([&](size_t first, size_t pixels) { moments.add(data(y), first + pixels); });
-    moments.finish(data(y), y.NumElements() / k, epsilon_, data(out[0]), data(out[1]), data(out[2]));
+    convolve([&](size_t first, size_t pixels) { moments.add(data<T>(y), first + pixels); });
+    moments.finish(data<T>(y), y.NumElements() / k, epsilon_, data(out[0]), data(out[1]), data(out[2]));
   }
 
  private:
@@ -49,12 +49,13 @@ Status check_others(OpKernelContext* context, int first, const TensorShape& shap
 }
 
 // Adds inputs [first, end) to the pixels of dx that are done; empty if there are none.
+template <typename T>
 Done add_others(OpKernelContext* context, int first, Tensor* dx) {
   if (context->num_inputs() <= first) return {};
   return [=](size_t pixel, size_t pixels) {
     const size_t c = dx->dim_size(3);
     for (int i = first; i < context->num_inputs(); i++)
-      batch_norm::add(data(context->input(i)) + pixel * c, pixels * c, data(dx) + pixel * c);
+      batch_norm::add(data<T>(context->input(i)) + pixel * c, pixels * c, data<T>(dx) + pixel * c);
   };
 }
 

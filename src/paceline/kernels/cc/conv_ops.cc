@@ -3,6 +3,7 @@
 // at run time.
 #include <algorithm>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "batch_norm.h"
@@ -22,13 +23,14 @@ class Conv : public Kernel {
     std::string padding;
     OP_REQUIRES_OK(context, context->GetAttr("stride", &stride_));
     OP_REQUIRES_OK(context, context->GetAttr("padding", &padding));
-    OP_REQUIRES_OK(context, context->GetAttr("rounded", &rounded_));
     pads_ = padding == "SAME";
   }
 
  protected:
   Status check(const Tensor& x, const Tensor& filter) const {
     TF_RETURN_IF_ERROR(check_filter(filter, false));
+    if (x.dtype() == tensorflow::DT_BFLOAT16 && filter.dim_size(2) % 2)
+      return errors::InvalidArgument("input channels of bfloat16 must be even, not ", filter.dim_size(2));
     TF_RETURN_IF_ERROR(check_multiple_of_8({filter.dim_size(3)}));
     TF_RETURN_IF_ERROR(check_images("the input", x, filter.dim_size(2)));
     if (!pads_ && (x.dim_size(1) < filter.dim_size(0) || x.dim_size(2) < filter.dim_size(1)))
@@ -51,13 +53,20 @@ class Conv : public Kernel {
             std::max(0, (oh - 1) * stride_ + kh - h) / 2, std::max(0, (ow - 1) * stride_ + kw - w) / 2};
   }
 
-  // Images themselves, of up to 3 channels, are not rounded.
-  bool uses_half(const im2col::Shape& s) const { return rounded_ && s.c % 8 == 0; }
-
   int stride_;
-  bool pads_, rounded_;
+  bool pads_;
 };
 
+// y of type U from x of type T.
+template <typename T, typename U>
+void convolve(const im2col::Shape& s, const Tensor& x, const Tensor& filter, Tensor* y, const Done& done) {
+  if constexpr (std::is_same_v<T, Half>)
+    half::forward(s, data<T>(x), data(filter), data<U>(y), done);
+  else
+    im2col::forward(s, data(x), data(filter), data(y), done);
+}
+
+template <typename T, typename U>
 class ConvForward : public Conv {
  public:
   explicit ConvForward(OpKernelConstruction* context) : Conv(context), extras_(context) {}
@@ -68,9 +77,7 @@ class ConvForward : public Conv {
     const im2col::Shape s = shape(x, filter);
     Tensor* y = nullptr;
     OP_REQUIRES_OK(context, in_huge_pages(context->allocate_output(0, TensorShape({s.n, s.oh, s.ow, s.k}), &y), y));
-    extras_.compute(context, *y, [&](const Done& done) {
-      (uses_half(s) ? half::forward : im2col::forward)(s, data(x), data(filter), data(y), done);
-    });
+    extras_.compute<U>(context, *y, [&](const Done& done) { convolve<T, U>(s, x, filter, y, done); });
   }
 
  private:
@@ -78,6 +85,7 @@ class ConvForward : public Conv {
 };
 
 // Inputs after the third are added to dx.
+template <typename T>
 class ConvInputGradient : public Conv {
  public:
   using Conv::Conv;
@@ -91,11 +99,15 @@ class ConvInputGradient : public Conv {
     OP_REQUIRES_OK(context, check_others(context, 3, x.shape()));
     Tensor* dx = nullptr;
     OP_REQUIRES_OK(context, in_huge_pages(context->allocate_output(0, x.shape(), &dx), dx));
-    const auto compute = uses_half(s) ? half::input_gradient : im2col::input_gradient;
-    compute(s, data(dy), data(filter), data(dx), add_others(context, 3, dx));
+    const Done done = add_others<T>(context, 3, dx);
+    if constexpr (std::is_same_v<T, Half>)
+      half::input_gradient(s, data<T>(dy), data(filter), data<T>(dx), done);
+    else
+      im2col::input_gradient(s, data(dy), data(filter), data(dx), done);
   }
 };
 
+template <typename T>
 class ConvFilterGradient : public Conv {
  public:
   using Conv::Conv;
@@ -107,11 +119,15 @@ class ConvFilterGradient : public Conv {
     OP_REQUIRES_OK(context, check_gradient(dy, s));
     Tensor* dfilter = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, filter.shape(), &dfilter));
-    (uses_half(s) ? half::filter_gradient : im2col::filter_gradient)(s, data(x), data(dy), data(dfilter));
+    if constexpr (std::is_same_v<T, Half>)
+      half::filter_gradient(s, data<T>(x), data<T>(dy), data(dfilter));
+    else
+      im2col::filter_gradient(s, data(x), data(dy), data(dfilter));
   }
 };
 
 // A convolution of any kind with the norm after it, for inference.
+template <typename T>
 class ConvNormInference : public Conv {
  public:
   explicit ConvNormInference(OpKernelConstruction* context) : Conv(context) {
@@ -132,17 +148,17 @@ class ConvNormInference : public Conv {
     OP_REQUIRES_OK(context, in_huge_pages(context->allocate_output(0, output, &y), y));
     std::vector<float> scale(s.k);
     batch_norm::scale(s.k, data(context->input(5)), epsilon_, scale.data());
-    const float* residual = context->num_inputs() > 6 ? data(context->input(6)) : nullptr;
+    const T* residual = context->num_inputs() > 6 ? data<T>(context->input(6)) : nullptr;
     const auto norm = [&](size_t first, size_t pixels) {
-      float* some = data(y) + first * s.k;
-      batch_norm::forward({pixels, s.k}, some, residual ? residual + first * s.k : nullptr, slope_,
-                          data(context->input(2)), data(context->input(3)), data(context->input(4)),
-                          scale.data(), some);
+      T* some = data<T>(y) + first * s.k;
+      batch_norm::forward<T>({pixels, s.k}, some, residual ? residual + first * s.k : nullptr, slope_,
+                             data(context->input(2)), data(context->input(3)), data(context->input(4)), scale.data(),
+                             some);
     };
     if (s.kh == 3 && s.kw == 3 && s.stride == 1 && s.c % 8 == 0 && pads_)
-      winograd::forward({s.n, s.h, s.w, s.c, s.k}, data(x), data(filter), data(y), norm);
+      winograd::forward({s.n, s.h, s.w, s.c, s.k}, data<T>(x), data(filter), data<T>(y), norm);
     else
-      (uses_half(s) ? half::forward : im2col::forward)(s, data(x), data(filter), data(y), norm);
+      convolve<T, T>(s, x, filter, y, norm);
   }
 
  private:
@@ -152,58 +168,67 @@ class ConvNormInference : public Conv {
 }  // namespace
 
 REGISTER_OP("PacelineConv")
-    .Input("x: float")
+    .Input("x: T")
     .Input("filter: float")
-    .Output("y: float")
+    .Output("y: U")
     .Output("moments: num_moments * float")  // mean, scale and variance of y, or none
-    .Output("through: forks * float")
+    .Output("through: forks * T")
     .Attr("num_moments: int >= 0")
     .Attr("forks: int >= 0")
     .Attr("epsilon: float")
     .Attr("stride: int >= 1")
     .Attr("padding: {'SAME', 'VALID'} = 'SAME'")
-    .Attr("rounded: bool = false")  // operands, to bfloat16
+    .Attr("T: {float, bfloat16} = DT_FLOAT")  // of images
+    .Attr("U: {float, bfloat16} = DT_FLOAT")  // of y
     .SetShapeFn(conv_shape);
 REGISTER_OP("PacelineConvInputGradient")
-    .Input("dy: float")
+    .Input("dy: T")
     .Input("filter: float")
-    .Input("x: float")      // for its shape
-    .Input("other: n * float")  // gradients to add
-    .Output("dx: float")
+    .Input("x: T")          // for its shape
+    .Input("other: n * T")  // gradients to add
+    .Output("dx: T")
     .Attr("n: int >= 0")
     .Attr("stride: int >= 1")
     .Attr("padding: {'SAME', 'VALID'} = 'SAME'")
-    .Attr("rounded: bool = false")  // operands, to bfloat16
+    .Attr("T: {float, bfloat16} = DT_FLOAT")  // of images
     .SetShapeFn(like_input(2, 4));
 REGISTER_OP("PacelineConvFilterGradient")
-    .Input("x: float")
-    .Input("dy: float")
+    .Input("x: T")
+    .Input("dy: T")
     .Input("filter: float")  // for its shape
     .Output("dfilter: float")
     .Attr("stride: int >= 1")
     .Attr("padding: {'SAME', 'VALID'} = 'SAME'")
-    .Attr("rounded: bool = false")  // operands, to bfloat16
+    .Attr("T: {float, bfloat16} = DT_FLOAT")  // of images
     .SetShapeFn(like_input(2, 4));
 REGISTER_OP("PacelineConvNormInference")
-    .Input("x: float")
+    .Input("x: T")
     .Input("filter: float")
     .Input("gamma: float")
     .Input("beta: float")
     .Input("mean: float")
     .Input("variance: float")
-    .Input("residual: n * float")
-    .Output("y: float")
+    .Input("residual: n * T")
+    .Output("y: T")
     .Attr("n: int >= 0")
     .Attr("stride: int >= 1")
     .Attr("padding: {'SAME', 'VALID'} = 'SAME'")
-    .Attr("rounded: bool = false")  // operands, to bfloat16
     .Attr("epsilon: float")
     .Attr("slope: float")
+    .Attr("T: {float, bfloat16} = DT_FLOAT")  // of images
     .SetShapeFn(conv_norm_shape);
 
-REGISTER_CPU("PacelineConv", ConvForward);
-REGISTER_CPU("PacelineConvInputGradient", ConvInputGradient);
-REGISTER_CPU("PacelineConvFilterGradient", ConvFilterGradient);
-REGISTER_CPU("PacelineConvNormInference", ConvNormInference);
+#define REGISTER_CONV(type, y_type, ...)                                          \
+  REGISTER_KERNEL_BUILDER(Name("PacelineConv")                                    \
+                              .Device(tensorflow::DEVICE_CPU)                     \
+                              .TypeConstraint<type>("T")                          \
+                              .TypeConstraint<y_type>("U"),                       \
+                          ConvForward<__VA_ARGS__>)
+REGISTER_CONV(float, float, float, float);
+REGISTER_CONV(tensorflow::bfloat16, float, Half, float);
+REGISTER_CONV(tensorflow::bfloat16, tensorflow::bfloat16, Half, Half);
+REGISTER_BOTH("PacelineConvInputGradient", ConvInputGradient);
+REGISTER_BOTH("PacelineConvFilterGradient", ConvFilterGradient);
+REGISTER_BOTH("PacelineConvNormInference", ConvNormInference);
 
 }  // namespace paceline

@@ -3,41 +3,41 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "bfloat16.h"
 #include "prefetch.h"
-#include "simd.h"
 #include "windows.h"
 
 namespace paceline::half {
 
 bool used = false;
 
+template <typename T, typename U>
+void convert(const T* x, size_t size, U* y) {
+  const size_t rest = size % 8;
+  for (size_t i = 0; i < size - rest; i += 8) store(y + i, load(x + i));
+  T from[8] = {};
+  U to[8];
+  std::copy(x + size - rest, x + size, from);
+  store(to, load(from));
+  std::copy(to, to + rest, y + size - rest);
+}
+
+template void convert(const float*, size_t, Half*);
+template void convert(const Half*, size_t, float*);
+
 namespace {
 
 using im2col::Shape;
 
 typedef uint32_t Pair;
-typedef uint32_t U8 __attribute__((vector_size(32), may_alias));
-typedef uint16_t Halves8 __attribute__((vector_size(16), aligned(2), may_alias));
 
 thread_local Scratch scratch;
 
-constexpr int DEPTH = 512;    // the part of a row that is multiplied at once
-constexpr int COLUMNS = 32;   // of a panel
+constexpr int COLUMNS = 32;                // of a panel
 constexpr int ROWS = 12, SUMMED_ROWS = 8;  // of a tile of a product, and of a sum over pixels
+constexpr int DEPTH = 512;                 // rows of a filter's gradient at once
 
 // ---- numbers ---------------------------------------------------------------------------------------------------------
-
-inline V8 with_sign_only(I8 mask, V8 x) { return (V8)((U8)x & (~(U8)mask | 0x80000000u)); }
-inline V8 absolute(V8 x) { return (V8)((U8)x & 0x7fffffffu); }
-
-// Zero, with its sign, in place of a number below the smallest normal one.
-inline V8 flushed(V8 x) { return with_sign_only(absolute(x) < 0x1p-126f, x); }
-
-// Flushed, and rounded to nearest, ties to even: the upper halves are bfloat16. What is not a number stays so.
-inline U8 rounded(V8 x) {
-  const U8 bits = (U8)flushed(x), is_number = (U8)(x == x);
-  return (is_number & (bits + 0x7fff + (bits >> 16 & 1))) | (~is_number & (bits | 0x400000));
-}
 
 // a b + c, rounded once, then flushed. A sum that is too small before it is rounded to the spacing of numbers there
 // may reach the smallest normal number by that: the same sum, scaled, tells.
@@ -64,15 +64,17 @@ struct Pairs {
 #ifdef __x86_64__
 #define AVX512_BF16 __attribute__((target("avx512f,avx512bw,avx512bf16")))
 
-template <int N>
-AVX512_BF16 void multiply_rows(Pairs v, const Pair* panel, int depth, int columns, bool add, float* out, size_t ldo) {
-  const __mmask16 low = columns >= 16 ? 0xffff : (1 << columns) - 1;
-  const __mmask16 high = columns >= 32 ? 0xffff : columns > 16 ? (1 << (columns - 16)) - 1 : 0;
+inline __mmask16 first_lanes(int n) { return n >= 16 ? 0xffff : n > 0 ? (1 << n) - 1 : 0; }
+
+template <int N, typename T>
+AVX512_BF16 void multiply_rows(Pairs v, const Pair* panel, int depth, int columns, bool add, T* out, size_t ldo) {
+  constexpr bool is_half = sizeof(T) == 2;
+  const __mmask16 low = first_lanes(columns), high = first_lanes(columns - 16);
   __m512 sums[N][2];
 #pragma GCC unroll 12
   for (int r = 0; r < N; r++) {
-    sums[r][0] = add ? _mm512_maskz_loadu_ps(low, out + r * ldo) : _mm512_setzero_ps();
-    sums[r][1] = add ? _mm512_maskz_loadu_ps(high, out + r * ldo + 16) : _mm512_setzero_ps();
+    sums[r][0] = add && !is_half ? _mm512_maskz_loadu_ps(low, out + r * ldo) : _mm512_setzero_ps();
+    sums[r][1] = add && !is_half ? _mm512_maskz_loadu_ps(high, out + r * ldo + 16) : _mm512_setzero_ps();
   }
 #pragma GCC unroll 2
   for (int c = 0; c < depth; c++, panel += COLUMNS, v.at += v.step) {
@@ -85,24 +87,29 @@ AVX512_BF16 void multiply_rows(Pairs v, const Pair* panel, int depth, int column
     }
   }
 #pragma GCC unroll 12
-  for (int r = 0; r < N; r++) {
-    _mm512_mask_storeu_ps(out + r * ldo, low, sums[r][0]);
-    _mm512_mask_storeu_ps(out + r * ldo + 16, high, sums[r][1]);
-  }
+  for (int r = 0; r < N; r++)
+    if constexpr (is_half) {
+      const auto both = (__m512i)_mm512_cvtne2ps_pbh(sums[r][1], sums[r][0]);
+      _mm512_mask_storeu_epi16(out + r * ldo, low | static_cast<__mmask32>(high) << 16, both);
+    } else {
+      _mm512_mask_storeu_ps(out + r * ldo, low, sums[r][0]);
+      _mm512_mask_storeu_ps(out + r * ldo + 16, high, sums[r][1]);
+    }
 }
 #else
-template <int N>
-void multiply_rows(Pairs, const Pair*, int, int, bool, float*, size_t) {}
+template <int N, typename T>
+void multiply_rows(Pairs, const Pair*, int, int, bool, T*, size_t) {}
 #endif
 
-template <int N = ROWS>
-void multiply_fast(int rows, Pairs v, const Pair* panel, int depth, int columns, bool add, float* out, size_t ldo) {
+template <int N, typename T>
+void multiply_fast(int rows, Pairs v, const Pair* panel, int depth, int columns, bool add, T* out, size_t ldo) {
   if constexpr (N > 1)
     if (rows < N) return multiply_fast<N - 1>(rows, v, panel, depth, columns, add, out, ldo);
   multiply_rows<N>(v, panel, depth, columns, add, out, ldo);
 }
 
-void multiply_slowly(int rows, Pairs v, const Pair* panel, int depth, int columns, bool add, float* out, size_t ldo) {
+template <typename T>
+void multiply_slowly(int rows, Pairs v, const Pair* panel, int depth, int columns, bool add, T* out, size_t ldo) {
   for (int r = 0; r < rows; r++, v.at += v.row, out += ldo)
     for (int q = 0; q < columns; q += 8) {
       V8 sum = add ? load(out + q) : zero();
@@ -113,80 +120,53 @@ void multiply_slowly(int rows, Pairs v, const Pair* panel, int depth, int column
     }
 }
 
-// out[rows][columns] (+)= v[rows][depth] panel[depth][32], for up to 12 rows and 32 columns.
-void multiply(int rows, Pairs v, const Pair* panel, int depth, int columns, bool add, float* out, size_t ldo) {
-  (used ? multiply_fast<> : multiply_slowly)(rows, v, panel, depth, columns, add, out, ldo);
+// out[rows][columns] (+)= v[rows][depth] panel[depth][32], for up to 12 rows and 32 columns; only floats are added to.
+template <typename T>
+void multiply(int rows, Pairs v, const Pair* panel, int depth, int columns, bool add, T* out, size_t ldo) {
+  (used ? multiply_fast<ROWS, T> : multiply_slowly<T>)(rows, v, panel, depth, columns, add, out, ldo);
 }
 
-// ---- floats to pairs -------------------------------------------------------------------------------------------------
+// ---- panels ----------------------------------------------------------------------------------------------------------
 
-#ifdef __x86_64__
-inline __mmask16 first_lanes(int n) { return n >= 16 ? 0xffff : n > 0 ? (1 << n) - 1 : 0; }
-
-AVX512_BF16 void pair_row_fast(const float* from, int floats, Pair* to) {
-  for (int i = 0; i < floats; i += 32, from += 32, to += 16) {
-    const __m512 low = _mm512_maskz_loadu_ps(first_lanes(floats - i), from);
-    const __m512 high = _mm512_maskz_loadu_ps(first_lanes(floats - i - 16), from + 16);
-    _mm512_mask_storeu_epi32(to, first_lanes((floats - i) / 2), (__m512i)_mm512_cvtne2ps_pbh(high, low));
-  }
-}
-
-AVX512_BF16 void pair_rows_fast(const float* first, const float* second, int floats, Pair* to, size_t distance) {
-  alignas(64) constexpr uint16_t order[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                            8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  const __m512i above_each_other = _mm512_load_si512(order);
-  for (int i = 0; i < floats; i += 16, to += 2 * distance) {
-    const __mmask16 lanes = first_lanes(floats - i);
-    const __m512 low = _mm512_maskz_loadu_ps(lanes, first + i);
-    const __m512 high = second ? _mm512_maskz_loadu_ps(lanes, second + i) : _mm512_setzero_ps();
-    const __m512i both = _mm512_permutexvar_epi16(above_each_other, (__m512i)_mm512_cvtne2ps_pbh(high, low));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_castsi512_si256(both));
-    if (floats - i > 8) _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + distance), _mm512_extracti64x4_epi64(both, 1));
-  }
-}
-#else
-void pair_row_fast(const float*, int, Pair*) {}
-void pair_rows_fast(const float*, const float*, int, Pair*, size_t) {}
-#endif
-
-// A row of floats, a multiple of 8: neighbours are a pair.
-void pair_row(const float* from, int floats, Pair* to) {
-  if (used) return pair_row_fast(from, floats, to);
-  auto* out = reinterpret_cast<uint16_t*>(to);
-  for (int i = 0; i < floats; i += 8)
-    *reinterpret_cast<Halves8*>(out + i) = __builtin_convertvector(rounded(load(from + i)) >> 16, Halves8);
-}
-
-// Two rows of floats, of which the second may be missing: what is above each other is a pair. Eights of them are put
+// Two rows of numbers, of which the second may be missing: what is above each other is a pair. Eights of them are put
 // `distance` apart.
-void pair_rows(const float* first, const float* second, int floats, Pair* to, size_t distance) {
-  if (used) return pair_rows_fast(first, second, floats, to, distance);
-  for (int i = 0; i < floats; i += 8, to += distance) {
-    const U8 below = rounded(second ? load(second + i) : zero());
-    *reinterpret_cast<Unaligned8*>(to) = (V8)(rounded(load(first + i)) >> 16 | (below & 0xffff0000u));
+void pair_rows(const Half* first, const Half* second, int numbers, Pair* to, size_t distance) {
+  for (int i = 0; i < numbers; i += 8, to += distance) {
+    const U8 below = second ? (U8)load(second + i) : U8{};
+    store(reinterpret_cast<float*>(to), (V8)((U8)load(first + i) >> 16 | below));
   }
 }
 
 int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
-// A matrix [depth][width] as panels [width / 32][depth / 2][32] of pairs of rows.
-void pack(const float* matrix, int depth, int width, Pair* panels) {
-  for (int q = 0; q < width; q += COLUMNS)
-    for (int i = 0; i < depth; i += 2, panels += COLUMNS) {
-      const float* row = matrix + static_cast<size_t>(i) * width + q;
-      pair_rows(row, i + 1 < depth ? row + width : nullptr, std::min(COLUMNS, width - q), panels, 8);
+// A matrix [depth][width] as panels [width / 32][depth / 2][32] of pairs of rows. Floats are rounded, in `rows`.
+template <typename T>
+void pack(const T* matrix, int depth, int width, Half* rows, Pair* panels) {
+  for (int i = 0; i < depth; i += 2, matrix += 2 * static_cast<size_t>(width), panels += COLUMNS) {
+    const bool both = i + 1 < depth;
+    const Half* first;
+    if constexpr (sizeof(T) == 2) {
+      first = matrix;
+    } else {
+      convert(matrix, static_cast<size_t>(both + 1) * width, rows);
+      first = rows;
     }
+    for (int q = 0; q < width; q += COLUMNS)
+      pair_rows(first + q, both ? first + width + q : nullptr, std::min(COLUMNS, width - q),
+                panels + static_cast<size_t>(q) * ((depth + 1) / 2), 8);
+  }
 }
 
-// The same of the transpose of a matrix [width][depth]. `rows` has room for eight of its rows.
-void pack_turned(const float* matrix, int depth, int width, Pair* rows, Pair* panels) {
+// The same of the transpose of a matrix [width][depth]; `rows` has room for eight of its rows.
+void pack_turned(const float* matrix, int depth, int width, Half* rows, Pair* panels) {
   const int pairs = depth / 2, ld = round_up(pairs, 8);
+  const auto* pair_at = reinterpret_cast<const float*>(rows);
   for (int q = 0; q < width; q += 8) {
-    for (int j = 0; j < 8; j++) pair_row(matrix + static_cast<size_t>(q + j) * depth, depth, rows + static_cast<size_t>(j) * ld);
+    for (int j = 0; j < 8; j++) convert(matrix + static_cast<size_t>(q + j) * depth, depth, rows + size_t{2} * j * ld);
     Pair* panel = panels + static_cast<size_t>(q / COLUMNS) * pairs * COLUMNS + q % COLUMNS;
     for (int i = 0; i < pairs; i += 8) {
       V8 r[8];
-      for (int j = 0; j < 8; j++) r[j] = load(reinterpret_cast<float*>(rows + static_cast<size_t>(j) * ld + i));
+      for (int j = 0; j < 8; j++) r[j] = load(pair_at + static_cast<size_t>(j) * ld + i);
       transpose8(r);
       for (int j = 0; j < std::min(8, pairs - i); j++, panel += COLUMNS) store(reinterpret_cast<float*>(panel), r[j]);
     }
@@ -198,21 +178,21 @@ size_t panel_pairs(int depth, int width) { return static_cast<size_t>(round_up(w
 // ---- blocks of pixels ------------------------------------------------------------------------------------------------
 
 size_t num_pixels(const Shape& s) { return static_cast<size_t>(s.n) * s.oh * s.ow; }
-bool is_plain(const Shape& s) { return s.kh * s.kw == 1 && s.stride == 1; }
+bool is_plain(const Shape& s) { return s.kh * s.kw == 1 && s.stride == 1 && s.c % 8 == 0; }
 
 // Pixels whose rows of pairs and outputs stay in the L2 cache.
 int block_pixels(size_t pixels, int depth, int width) {
-  const size_t fits = std::clamp<size_t>((192 << 10) / (std::min(depth, DEPTH) / 2 + width), 48, 384);
+  const size_t fits = std::clamp<size_t>((384 << 10) / (depth + width), 48, 384);
   const size_t blocks = (pixels + fits - 1) / fits;
   return round_up(static_cast<int>((pixels + blocks - 1) / blocks), ROWS);
 }
 
 Pair* take(size_t pairs) { return reinterpret_cast<Pair*>(scratch.take(pairs)); }
 
-// Fetches the pixels [first, first + count) of a matrix [pixels][floats], as far as there are some, within `turns`.
-Prefetch ahead(const float* matrix, size_t pixels, size_t floats, size_t first, size_t count, size_t turns) {
+// Fetches the pixels [first, first + count) of a matrix [pixels][width], as far as there are some, within `turns`.
+Prefetch ahead(const Half* matrix, size_t pixels, size_t width, size_t first, size_t count, size_t turns) {
   const size_t begin = std::min(first, pixels), end = std::min(first + count, pixels);
-  return Prefetch(Prefetch::READ, matrix + begin * floats, (end - begin) * floats, turns);
+  return Prefetch(Prefetch::READ, matrix + begin * width, (end - begin) * width, turns);
 }
 
 // Tiles of a product.
@@ -220,104 +200,123 @@ size_t num_tiles(size_t rows, int most_rows, size_t width) {
   return (rows + most_rows - 1) / most_rows * ((width + COLUMNS - 1) / COLUMNS);
 }
 
-// out[count][width] = rows[count][depth] panels, where rows(from, to, v) returns columns [from, to) of the rows, which
-// it may copy to v, and their distance. What the next block reads is fetched meanwhile.
-template <typename F>
-void multiply_block(int count, int depth, int width, const Pair* panels, Pair* memory, F rows, float* out,
-                    Prefetch next) {
-  float* v = reinterpret_cast<float*>(memory) + static_cast<size_t>(count) * DEPTH / 2;
-  const float* end = out + static_cast<size_t>(count) * width;
-  for (int from = 0; from < depth; from += DEPTH) {
-    const int some = std::min(DEPTH, depth - from);
-    const auto [at, ld] = rows(from, from + some, v);
-    for (int i = 0; i < count; i++) pair_row(at + i * ld, some, memory + static_cast<size_t>(i) * some / 2);
-    for (int q = 0; q < width; q += COLUMNS)
-      for (int first = 0; first < count; first += ROWS) {
-        const float* soon = out + static_cast<size_t>(first + ROWS) * width + q;  // the next tile
-        for (int r = 0; r < ROWS; r++, soon += width)
-          for (int e = 0; e < COLUMNS && soon < end; e += 16) __builtin_prefetch(soon + e, 1, 3);
-        next.turn();
-        const Pairs tile{memory + static_cast<size_t>(first) * some / 2, static_cast<size_t>(some) / 2, 1};
-        const Pair* panel = panels + (static_cast<size_t>(q) * depth + static_cast<size_t>(from) * COLUMNS) / 2;
-        multiply(std::min(ROWS, count - first), tile, panel, some / 2, std::min(COLUMNS, width - q), from > 0,
-                 out + static_cast<size_t>(first) * width + q, width);
-      }
-  }
+// Inputs for each output pixel, as far as they are worth fetching ahead: none if most of the input is left out.
+size_t read_ahead(const Shape& s) {
+  return s.kh < s.stride ? 0 : static_cast<size_t>(s.h) * s.w * s.c / (static_cast<size_t>(s.oh) * s.ow);
 }
 
+// What is under the kernel at pixels [first, first + count), from numbers [from, to) of a row, as pairs: as it is in
+// memory, or copied to v.
 struct Rows {
-  const float* at;
+  const Pair* at;
   size_t ld;
+
+  Rows(const Shape& s, const Half* x, size_t first, int count, int from, int to, Pair* v) {
+    at = reinterpret_cast<const Pair*>(x) + (first * s.c + from) / 2;
+    ld = s.c / 2;
+    if (is_plain(s)) return;
+    Shape pairs = s;  // copied as floats
+    pairs.c /= 2;
+    ld = (to - from) / 2;
+    im2col::gather(pairs, reinterpret_cast<const float*>(x), first, count, from / 2, to / 2, static_cast<int>(ld),
+                   reinterpret_cast<float*>(v));
+    at = v;
+  }
 };
+
+// out[count][width] = v[count][depth] panels. What the next block reads is fetched meanwhile.
+template <typename T>
+void multiply_block(int count, int depth, int width, const Pair* panels, const Rows& v, T* out, Prefetch next) {
+  const T* end = out + static_cast<size_t>(count) * width;
+  for (int q = 0; q < width; q += COLUMNS)
+    for (int first = 0; first < count; first += ROWS) {
+      const T* soon = out + static_cast<size_t>(first + ROWS) * width + q;  // the next tile
+      for (int r = 0; r < ROWS; r++, soon += width)
+        for (size_t e = 0; e < COLUMNS && soon < end; e += 64 / sizeof(T)) __builtin_prefetch(soon + e, 1, 3);
+      next.turn();
+      multiply(std::min(ROWS, count - first), {v.at + first * v.ld, v.ld, 1}, panels + static_cast<size_t>(q) * depth / 2,
+               depth / 2, std::min(COLUMNS, width - q), false, out + static_cast<size_t>(first) * width + q, width);
+    }
+}
 
 }  // namespace
 
-void forward(const Shape& s, const float* x, const float* filter, float* y, const Done& done) {
+template <typename T>
+void forward(const Shape& s, const Half* x, const float* filter, T* y, const Done& done) {
   const int depth = s.kh * s.kw * s.c, block = block_pixels(num_pixels(s), depth, s.k);
-  Pair* panels = take(panel_pairs(depth, s.k) + static_cast<size_t>(block) * DEPTH * 2);
-  Pair* memory = panels + panel_pairs(depth, s.k);
-  pack(filter, depth, s.k, panels);
+  Pair* panels = take(panel_pairs(depth, s.k) + static_cast<size_t>(block) * depth / 2 + s.k);
+  Pair *rows = panels + panel_pairs(depth, s.k), *memory = rows + s.k;
+  pack(filter, depth, s.k, reinterpret_cast<Half*>(rows), panels);
   for (size_t first = 0; first < num_pixels(s); first += block) {
     const int count = static_cast<int>(std::min<size_t>(block, num_pixels(s) - first));
-    const auto rows = [&](int from, int to, float* v) -> Rows {
-      if (is_plain(s)) return {x + first * s.c + from, static_cast<size_t>(s.c)};
-      im2col::gather(s, x, first, count, from, to, to - from, v);
-      return {v, static_cast<size_t>(to - from)};
-    };
-    const size_t turns = num_tiles(count, ROWS, s.k) * ((depth + DEPTH - 1) / DEPTH);
-    const bool reads_all = s.kh >= s.stride;  // else most of the input is left out
-    const size_t inputs = reads_all ? static_cast<size_t>(s.h) * s.w * s.c / (static_cast<size_t>(s.oh) * s.ow) : 0;
-    multiply_block(count, depth, s.k, panels, memory, rows, y + first * s.k,
-                   ahead(x, num_pixels(s), inputs, first + block, block, turns));
+    multiply_block(count, depth, s.k, panels, Rows(s, x, first, count, 0, depth, memory), y + first * s.k,
+                   ahead(x, num_pixels(s), read_ahead(s), first + block, block, num_tiles(count, ROWS, s.k)));
     if (done) done(first, count);
   }
 }
 
-void input_gradient(const Shape& s, const float* dy, const float* filter, float* dx, const Done& done) {
-  const int width = s.kh * s.kw * s.c, block = std::min(block_pixels(num_pixels(s), s.k, width), 96 * 64);
-  const size_t inputs = static_cast<size_t>(s.n) * s.h * s.w, results = is_plain(s) ? 0 : size_t{1} * block * width;
+template void forward(const Shape&, const Half*, const float*, float*, const Done&);
+template void forward(const Shape&, const Half*, const float*, Half*, const Done&);
+
+// Where outputs share inputs, these are added in float32: of some images at once, then rounded.
+void input_gradient(const Shape& s, const Half* dy, const float* filter, Half* dx, const Done& done) {
+  const int width = s.kh * s.kw * s.c, per_image = s.oh * s.ow;
+  const int images = is_plain(s) ? s.n : std::clamp(384 / per_image, 1, s.n);
+  const size_t pixels = static_cast<size_t>(images) * per_image, inputs = static_cast<size_t>(s.h) * s.w * s.c;
+  const int block = block_pixels(pixels, s.k, is_plain(s) ? width : 2 * width);
+  const size_t results = is_plain(s) ? 0 : static_cast<size_t>(block) * width;
   const size_t eight_rows = 8 * static_cast<size_t>(round_up(s.k / 2, 8));
-  Pair* panels = take(panel_pairs(s.k, width) + static_cast<size_t>(block) * DEPTH * 2 + results + eight_rows);
-  Pair* memory = panels + panel_pairs(s.k, width);
-  float* m = reinterpret_cast<float*>(memory + static_cast<size_t>(block) * DEPTH * 2);
-  pack_turned(filter, s.k, width, reinterpret_cast<Pair*>(m + results), panels);
-  if (!is_plain(s)) std::fill(dx, dx + inputs * s.c, 0.f);
-  for (size_t first = 0; first < num_pixels(s); first += block) {
-    const int count = static_cast<int>(std::min<size_t>(block, num_pixels(s) - first));
-    const auto rows = [&](int from, int, float*) -> Rows { return {dy + first * s.k + from, static_cast<size_t>(s.k)}; };
-    const size_t turns = num_tiles(count, ROWS, width) * ((s.k + DEPTH - 1) / DEPTH);
-    multiply_block(count, s.k, width, panels, memory, rows, is_plain(s) ? dx + first * s.c : m,
-                   ahead(dy, num_pixels(s), s.k, first + block, block, turns));
-    if (!is_plain(s)) im2col::scatter(s, m, first, count, 0, s.kh, dx);
-    if (is_plain(s) && done) done(first, count);
+  Pair* panels = take(panel_pairs(s.k, width) + eight_rows + results + (is_plain(s) ? 0 : images * inputs));
+  Pair* rows_of_filter = panels + panel_pairs(s.k, width);
+  float* m = reinterpret_cast<float*>(rows_of_filter + eight_rows);
+  pack_turned(filter, s.k, width, reinterpret_cast<Half*>(rows_of_filter), panels);
+  Shape some = s;
+  some.kh = some.kw = some.stride = 1;  // of dy, as the input of a product
+  some.c = s.k;
+  for (int image = 0; image < s.n; image += images) {
+    const size_t begin = static_cast<size_t>(image) * per_image;
+    const size_t end = std::min(begin + pixels, static_cast<size_t>(s.n) * per_image);
+    const size_t sums = std::min(images, s.n - image) * inputs;
+    if (!is_plain(s)) std::fill(m + results, m + results + sums, 0.f);
+    for (size_t first = begin; first < end; first += block) {
+      const int count = static_cast<int>(std::min<size_t>(block, end - first));
+      const Rows rows(some, dy, first, count, 0, s.k, nullptr);
+      const Prefetch next = ahead(dy, num_pixels(s), s.k, first + count, block, num_tiles(count, ROWS, width));
+      if (is_plain(s)) {
+        multiply_block(count, s.k, width, panels, rows, dx + first * s.c, next);
+        if (done) done(first, count);
+      } else {
+        multiply_block(count, s.k, width, panels, rows, m, next);
+        im2col::scatter(s, m, first - begin, count, 0, s.kh, m + results);
+      }
+    }
+    if (is_plain(s)) continue;
+    convert(m + results, sums, dx + image * inputs);
+    if (done) done(static_cast<size_t>(image) * s.h * s.w, sums / s.c);
   }
-  if (!is_plain(s) && done) done(0, inputs);
 }
 
 // Blocks have an even number of pixels, so that a pair is the same pixels in any block.
-void filter_gradient(const Shape& s, const float* x, const float* dy, float* dfilter) {
+void filter_gradient(const Shape& s, const Half* x, const Half* dy, float* dfilter) {
   const int rows = s.kh * s.kw * s.c;
   const size_t pixels = num_pixels(s), blocks = (pixels + 399) / 400;
-  const int block = round_up(static_cast<int>((pixels + blocks - 1) / blocks), 2), half = block / 2;
-  const size_t part_pairs = static_cast<size_t>(half) * DEPTH;
-  Pair* panels = take(panel_pairs(block, s.k) + part_pairs * 3);
+  const int block = round_up(static_cast<int>((pixels + blocks - 1) / blocks), 2);
+  const size_t part_pairs = static_cast<size_t>(block / 2) * DEPTH;
+  Pair* panels = take(panel_pairs(block, s.k) + part_pairs * 2 + 8);
   Pair* parts = panels + panel_pairs(block, s.k);
-  float* v = reinterpret_cast<float*>(parts + part_pairs);
   for (size_t first = 0; first < pixels; first += block) {
     const int count = static_cast<int>(std::min<size_t>(block, pixels - first)), depth = (count + 1) / 2;
     const size_t turns = num_tiles(rows, SUMMED_ROWS, s.k);
-    const size_t inputs = static_cast<size_t>(s.h) * s.w * s.c / (static_cast<size_t>(s.oh) * s.ow);
-    Prefetch images = ahead(x, pixels, s.kh >= s.stride ? inputs : 0, first + block, block, turns);
+    Prefetch images = ahead(x, pixels, read_ahead(s), first + block, block, turns);
     Prefetch gradients = ahead(dy, pixels, s.k, first + block, block, turns);
-    pack(dy + first * s.k, count, s.k, panels);
+    pack(dy + first * s.k, count, s.k, nullptr, panels);
     for (int from = 0; from < rows; from += DEPTH) {
       const int some = std::min(DEPTH, rows - from);
-      if (!is_plain(s)) im2col::gather(s, x, first, count, from, from + some, some, v);
-      const float* row = is_plain(s) ? x + first * s.c + from : v;
-      const size_t ld = is_plain(s) ? s.c : some;
-      for (int i = 0; i < depth; i++, row += 2 * ld)
-        pair_rows(row, 2 * i + 1 < count ? row + ld : nullptr, some, parts + static_cast<size_t>(i) * SUMMED_ROWS,
-                  static_cast<size_t>(depth) * SUMMED_ROWS);
+      const Rows under(s, x, first, count, from, from + some, parts + part_pairs);
+      const Half* row = reinterpret_cast<const Half*>(under.at);
+      for (int i = 0; i < depth; i++, row += 4 * under.ld)
+        pair_rows(row, 2 * i + 1 < count ? row + 2 * under.ld : nullptr, some,
+                  parts + static_cast<size_t>(i) * SUMMED_ROWS, static_cast<size_t>(depth) * SUMMED_ROWS);
       for (int q = 0; q < s.k; q += COLUMNS)
         for (int r = 0; r < some; r += SUMMED_ROWS) {
           float* sums = dfilter + static_cast<size_t>(from + r) * s.k + q;
@@ -326,9 +325,8 @@ void filter_gradient(const Shape& s, const float* x, const float* dy, float* dfi
             for (int e = 0; e < COLUMNS; e += 16) __builtin_prefetch(soon + e, 1, 3);
           images.turn();
           gradients.turn();
-          multiply(SUMMED_ROWS, {parts + static_cast<size_t>(r) * depth, 1, SUMMED_ROWS},
-                   panels + static_cast<size_t>(q) * depth, depth, std::min(COLUMNS, s.k - q), first > 0,
-                   sums, s.k);
+          multiply(std::min(SUMMED_ROWS, some - r), {parts + static_cast<size_t>(r) * depth, 1, SUMMED_ROWS},
+                   panels + static_cast<size_t>(q) * depth, depth, std::min(COLUMNS, s.k - q), first > 0, sums, s.k);
         }
     }
   }

@@ -13,6 +13,7 @@ batch_norm::Shape norm_rows(const Tensor& x) {
   return {static_cast<size_t>(x.NumElements() / c), static_cast<int>(c)};
 }
 
+template <typename T>
 class Norm : public Kernel {
  public:
   explicit Norm(OpKernelConstruction* context) : Kernel(context) {
@@ -30,24 +31,25 @@ class Norm : public Kernel {
     return context->allocate_output(0, shape, y);
   }
 
-  const float* residual(OpKernelContext* context, int index) const {
-    return residuals_ ? data(context->input(index)) : nullptr;
+  const T* residual(OpKernelContext* context, int index) const {
+    return residuals_ ? data<T>(context->input(index)) : nullptr;
   }
 
   float epsilon_, slope_;
   int residuals_;
 };
 
-class NormTraining : public Norm {
+template <typename T>
+class NormTraining : public Norm<T> {
  public:
-  using Norm::Norm;
+  using Norm<T>::Norm;
 
   void compute(OpKernelContext* context) override {
-    const int moments = 3 + residuals_;
+    const int moments = 3 + this->residuals_;
     OP_REQUIRES_OK(context, check_rows(context, 0, {1, 2}, 3, moments));
     const Tensor &x = context->input(0), &gamma = context->input(1), &beta = context->input(2);
     Tensor* y = nullptr;
-    OP_REQUIRES_OK(context, in_huge_pages(allocate(context, 3, &y), y));
+    OP_REQUIRES_OK(context, in_huge_pages(this->allocate(context, 3, &y), y));
     Tensor statistics[3];  // mean, scale, variance
     if (context->num_inputs() > moments) {
       OP_REQUIRES(context, context->num_inputs() == moments + 3,
@@ -58,32 +60,34 @@ class NormTraining : public Norm {
       for (Tensor& each : statistics)
         OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT, gamma.shape(), &each));
       batch_norm::Moments(norm_rows(x).c)
-          .finish(data(x), norm_rows(x).rows, epsilon_, data(&statistics[0]), data(&statistics[1]),
+          .finish(data<T>(x), norm_rows(x).rows, this->epsilon_, data(&statistics[0]), data(&statistics[1]),
                   data(&statistics[2]));
     }
     for (int i = 0; i < 3; i++) context->set_output(1 + i, statistics[i]);
-    batch_norm::forward(norm_rows(x), data(x), residual(context, 3), slope_, data(gamma),
-                        data(beta), data(statistics[0]), data(statistics[1]), data(y));
+    batch_norm::forward(norm_rows(x), data<T>(x), this->residual(context, 3), this->slope_, data(gamma), data(beta),
+                        data(statistics[0]), data(statistics[1]), data<T>(y));
   }
 };
 
-class NormInference : public Norm {
+template <typename T>
+class NormInference : public Norm<T> {
  public:
-  using Norm::Norm;
+  using Norm<T>::Norm;
 
   void compute(OpKernelContext* context) override {
     OP_REQUIRES_OK(context, check_rows(context, 0, {1, 2, 3, 4}, 5, context->num_inputs()));
     const Tensor &x = context->input(0), &gamma = context->input(1), &beta = context->input(2),
                  &mean = context->input(3), &variance = context->input(4);
     Tensor *y = nullptr, scale;
-    OP_REQUIRES_OK(context, in_huge_pages(allocate(context, 5, &y), y));
+    OP_REQUIRES_OK(context, in_huge_pages(this->allocate(context, 5, &y), y));
     OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT, gamma.shape(), &scale));
-    batch_norm::scale(norm_rows(x).c, data(variance), epsilon_, data(&scale));
-    batch_norm::forward(norm_rows(x), data(x), residual(context, 5), slope_, data(gamma),
-                        data(beta), data(mean), data(scale), data(y));
+    batch_norm::scale(norm_rows(x).c, data(variance), this->epsilon_, data(&scale));
+    batch_norm::forward(norm_rows(x), data<T>(x), this->residual(context, 5), this->slope_, data(gamma), data(beta),
+                        data(mean), data(scale), data<T>(y));
   }
 };
 
+template <typename T>
 class NormGradient : public Kernel {
  public:
   explicit NormGradient(OpKernelConstruction* context) : Kernel(context) {
@@ -109,9 +113,10 @@ class NormGradient : public Kernel {
     }
     OP_REQUIRES_OK(context, context->allocate_output(1, gamma.shape(), &dgamma));
     OP_REQUIRES_OK(context, context->allocate_output(2, gamma.shape(), &dbeta));
-    batch_norm::backward(norm_rows(x), data(dy), data(x), has_residual ? data(context->input(6)) : nullptr,
-                         slope_, data(gamma), data(beta), data(mean), data(scale), data(dx),
-                         has_residual ? data(dresidual) : nullptr, data(dgamma), data(dbeta));
+    batch_norm::backward<T>(norm_rows(x), data<T>(dy), data<T>(x),
+                            has_residual ? data<T>(context->input(6)) : nullptr, slope_, data(gamma), data(beta),
+                            data(mean), data(scale), data<T>(dx), has_residual ? data<T>(dresidual) : nullptr,
+                            data(dgamma), data(dbeta));
   }
 
  private:
@@ -121,12 +126,12 @@ class NormGradient : public Kernel {
 }  // namespace
 
 REGISTER_OP("PacelineBatchNorm")
-    .Input("x: float")
+    .Input("x: T")
     .Input("gamma: float")
     .Input("beta: float")
-    .Input("residual: n * float")
+    .Input("residual: n * T")
     .Input("moments: num_moments * float")  // of x, if the convolution before has them already
-    .Output("y: float")
+    .Output("y: T")
     .Output("mean: float")
     .Output("scale: float")
     .Output("variance: float")
@@ -134,37 +139,40 @@ REGISTER_OP("PacelineBatchNorm")
     .Attr("num_moments: int >= 0")
     .Attr("epsilon: float")
     .Attr("slope: float")
+    .Attr("T: {float, bfloat16} = DT_FLOAT")  // of images
     .SetShapeFn(norm_shape);
 REGISTER_OP("PacelineBatchNormInference")
-    .Input("x: float")
+    .Input("x: T")
     .Input("gamma: float")
     .Input("beta: float")
     .Input("mean: float")
     .Input("variance: float")
-    .Input("residual: n * float")
-    .Output("y: float")
+    .Input("residual: n * T")
+    .Output("y: T")
     .Attr("n: int >= 0")
     .Attr("epsilon: float")
     .Attr("slope: float")
+    .Attr("T: {float, bfloat16} = DT_FLOAT")  // of images
     .SetShapeFn(norm_inference_shape);
 REGISTER_OP("PacelineBatchNormGradient")
-    .Input("dy: float")
-    .Input("x: float")
+    .Input("dy: T")
+    .Input("x: T")
     .Input("gamma: float")
     .Input("beta: float")
     .Input("mean: float")
     .Input("scale: float")
-    .Input("y: n * float")  // with a residual only
-    .Output("dx: float")
+    .Input("y: n * T")  // with a residual only
+    .Output("dx: T")
     .Output("dgamma: float")
     .Output("dbeta: float")
-    .Output("dresidual: n * float")
+    .Output("dresidual: n * T")
     .Attr("n: int >= 0")
     .Attr("slope: float")
+    .Attr("T: {float, bfloat16} = DT_FLOAT")  // of images
     .SetShapeFn(norm_gradient_shape);
 
-REGISTER_CPU("PacelineBatchNorm", NormTraining);
-REGISTER_CPU("PacelineBatchNormInference", NormInference);
-REGISTER_CPU("PacelineBatchNormGradient", NormGradient);
+REGISTER_BOTH("PacelineBatchNorm", NormTraining);
+REGISTER_BOTH("PacelineBatchNormInference", NormInference);
+REGISTER_BOTH("PacelineBatchNormGradient", NormGradient);
 
 }  // namespace paceline

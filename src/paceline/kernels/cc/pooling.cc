@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "simd.h"
+#include "bfloat16.h"
 
 namespace paceline::pooling {
 namespace {
@@ -27,7 +27,8 @@ inline void for_windows(const Shape& s, F body) {
 }
 
 // The maximum over a window of eight channels.
-inline V8 window_maximum(const Shape& s, const float* image, int y0, int y1, int x0, int x1) {
+template <typename T>
+inline V8 window_maximum(const Shape& s, const T* image, int y0, int y1, int x0, int x1) {
   V8 most = load(image + (static_cast<size_t>(y0) * s.w + x0) * s.c);
   for (int y = y0; y < y1; y++)
     for (int x = x0; x < x1; x++) most = max(load(image + (static_cast<size_t>(y) * s.w + x) * s.c), most);
@@ -36,7 +37,8 @@ inline V8 window_maximum(const Shape& s, const float* image, int y0, int y1, int
 
 }  // namespace
 
-void forward(const Shape& s, const float* x, float* y) {
+template <typename T>
+void forward(const Shape& s, const T* x, T* y) {
   if (!is_plain(s)) {
     for (int i = 0; i < s.n; i++, x += static_cast<size_t>(s.h) * s.w * s.c)
       for_windows(s, [&](int y0, int y1, int x0, int x1) {
@@ -48,7 +50,7 @@ void forward(const Shape& s, const float* x, float* y) {
   const size_t c = s.c, line = s.w * c;
   for (int i = 0; i < s.n; i++, x += s.h * line)
     for (int r = 0; r < s.h / 2; r++) {
-      const float* from = x + 2 * r * line;
+      const T* from = x + 2 * r * line;
       for (int k = 0; k < s.w / 2; k++, from += 2 * c, y += c)
         for (size_t q = 0; q < c; q += 8)
           store(y + q, largest(load(from + q), load(from + c + q), load(from + line + q),
@@ -56,10 +58,11 @@ void forward(const Shape& s, const float* x, float* y) {
     }
 }
 
-void backward(const Shape& s, const float* x, const float* dy, float* dx) {
+template <typename T>
+void backward(const Shape& s, const T* x, const T* dy, T* dx) {
   if (!is_plain(s)) {
     const size_t image = static_cast<size_t>(s.h) * s.w * s.c;
-    std::memset(dx, 0, s.n * image * sizeof(float));
+    std::memset(dx, 0, s.n * image * sizeof(T));
     for (int i = 0; i < s.n; i++, x += image, dx += image)
       for_windows(s, [&](int y0, int y1, int x0, int x1) {
         for (int q = 0; q < s.c; q += 8) {
@@ -80,8 +83,8 @@ void backward(const Shape& s, const float* x, const float* dy, float* dx) {
   const size_t c = s.c, line = s.w * c;
   for (int i = 0; i < s.n; i++, x += s.h * line, dx += s.h * line) {
     for (int r = 0; r < s.h / 2; r++) {
-      const float* from = x + 2 * r * line;
-      float* to = dx + 2 * r * line;
+      const T* from = x + 2 * r * line;
+      T* to = dx + 2 * r * line;
       for (int k = 0; k < s.w / 2; k++, from += 2 * c, to += 2 * c, dy += c)
         for (size_t q = 0; q < c; q += 8) {
           const V8 v0 = load(from + q), v1 = load(from + c + q), v2 = load(from + line + q),
@@ -97,10 +100,15 @@ void backward(const Shape& s, const float* x, const float* dy, float* dx) {
         }
       if (s.w % 2)
         for (int b = 0; b < 2; b++)
-          std::memset(dx + (2 * r + b) * line + (s.w - 1) * c, 0, c * sizeof(float));
+          std::memset(dx + (2 * r + b) * line + (s.w - 1) * c, 0, c * sizeof(T));
     }
-    if (s.h % 2) std::memset(dx + (s.h - 1) * line, 0, line * sizeof(float));
+    if (s.h % 2) std::memset(dx + (s.h - 1) * line, 0, line * sizeof(T));
   }
 }
+
+template void forward(const Shape&, const float*, float*);
+template void forward(const Shape&, const Half*, Half*);
+template void backward(const Shape&, const float*, const float*, float*);
+template void backward(const Shape&, const Half*, const Half*, Half*);
 
 }  // namespace paceline::pooling

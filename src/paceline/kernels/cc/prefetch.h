@@ -12,11 +12,12 @@ class Prefetch {
  public:
   enum Purpose { READ, WRITE };
 
-  Prefetch(Purpose purpose, const float* from, size_t floats, size_t turns)
+  template <typename T>
+  Prefetch(Purpose purpose, const T* from, size_t numbers, size_t turns)
       : purpose_(purpose),
         at_(reinterpret_cast<const char*>(from)),
-        end_(at_ + floats * sizeof(float)),
-        step_((floats / 16 + turns) / turns * 64) {}
+        end_(at_ + numbers * sizeof(T)),
+        step_((numbers * sizeof(T) / 64 + turns) / turns * 64) {}
 
   void turn() {
     const char* stop = std::min(at_ + step_, end_);

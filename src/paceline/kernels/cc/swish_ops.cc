@@ -97,6 +97,7 @@ class Pool : public Kernel {
   bool same_;
 };
 
+template <typename T>
 class MaxPool : public Pool {
  public:
   using Pool::Pool;
@@ -107,10 +108,11 @@ class MaxPool : public Pool {
     const pooling::Shape s = shape_of(x);
     Tensor* y = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({s.n, s.oh, s.ow, s.c}), &y));
-    pooling::forward(s, data(x), data(y));
+    pooling::forward(s, data<T>(x), data<T>(y));
   }
 };
 
+template <typename T>
 class MaxPoolGradient : public Pool {
  public:
   using Pool::Pool;
@@ -125,7 +127,7 @@ class MaxPoolGradient : public Pool {
                                         dy.shape().DebugString()));
     Tensor* dx = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &dx));
-    pooling::backward(s, data(x), data(dy), data(dx));
+    pooling::backward(s, data<T>(x), data<T>(dy), data<T>(dx));
   }
 };
 
@@ -242,19 +244,21 @@ class NormSwishGradient : public WithAlpha {
 // ---- registration ------------------------------------------------------------------------------------------------
 
 REGISTER_OP("PacelineMaxPool")
-    .Input("x: float")
-    .Output("y: float")
+    .Input("x: T")
+    .Output("y: T")
     .Attr("size: int = 2")
     .Attr("stride: int = 2")
     .Attr("padding: {'SAME', 'VALID'} = 'VALID'")
+    .Attr("T: {float, bfloat16} = DT_FLOAT")  // of images
     .SetShapeFn(pool_shape);
 REGISTER_OP("PacelineMaxPoolGradient")
-    .Input("x: float")
-    .Input("dy: float")
-    .Output("dx: float")
+    .Input("x: T")
+    .Input("dy: T")
+    .Output("dx: T")
     .Attr("size: int = 2")
     .Attr("stride: int = 2")
     .Attr("padding: {'SAME', 'VALID'} = 'VALID'")
+    .Attr("T: {float, bfloat16} = DT_FLOAT")  // of images
     .SetShapeFn(like_inputs({0}));
 REGISTER_OP("PacelineSwish")
     .Input("x: float")
@@ -297,8 +301,8 @@ REGISTER_OP("PacelineNormSwishGradient")
     .Attr("alpha: float")
     .SetShapeFn(like_inputs({1, 2, 3}));
 
-REGISTER_CPU("PacelineMaxPool", MaxPool);
-REGISTER_CPU("PacelineMaxPoolGradient", MaxPoolGradient);
+REGISTER_BOTH("PacelineMaxPool", MaxPool);
+REGISTER_BOTH("PacelineMaxPoolGradient", MaxPoolGradient);
 REGISTER_CPU("PacelineSwish", Swish);
 REGISTER_CPU("PacelineSwishGradient", SwishGradient);
 REGISTER_CPU("PacelineNormSwish", NormSwish);

@@ -10,6 +10,7 @@
 #include <initializer_list>
 #include <limits>
 
+#include "half.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace paceline {
@@ -68,6 +69,12 @@ class Kernel : public tensorflow::OpKernel {
 
 const float* data(const Tensor& t) { return t.flat<float>().data(); }
 float* data(Tensor* t) { return t->flat<float>().data(); }
+
+// The numbers of images, of float or Half.
+template <typename T>
+const T* data(const Tensor& t) { return static_cast<const T*>(t.data()); }
+template <typename T>
+T* data(Tensor* t) { return static_cast<T*>(t->data()); }
 
 // Images [n, h, w, channels] that are not empty and whose rows and pixels can be counted in an int.
 Status check_images(const char* name, const Tensor& images, int64_t channels) {
@@ -132,3 +139,10 @@ Status check_rows(OpKernelContext* context, int images, std::initializer_list<in
 
 #define REGISTER_CPU(name, ...) \
   REGISTER_KERNEL_BUILDER(Name(name).Device(tensorflow::DEVICE_CPU), __VA_ARGS__)
+#define REGISTER_OF(name, type, ...)                                                                             \
+  REGISTER_KERNEL_BUILDER(Name(name).Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("T"), \
+                          __VA_ARGS__)
+// For images of both types.
+#define REGISTER_BOTH(name, kernel)        \
+  REGISTER_OF(name, float, kernel<float>); \
+  REGISTER_OF(name, tensorflow::bfloat16, kernel<Half>)

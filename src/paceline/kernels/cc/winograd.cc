@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "bfloat16.h"
 #include "prefetch.h"
-#include "simd.h"
 #include "winograd_filters.h"
 #include "winograd_transforms.h"
 
@@ -71,6 +71,11 @@ struct Buffers {
     zeros = columns + columns_floats;
     std::memset(zeros, 0, zeros_floats * sizeof(float));
   }
+
+  template <typename T>
+  const T* nothing() const {
+    return reinterpret_cast<const T*>(zeros);
+  }
 };
 
 thread_local Scratch scratch;
@@ -80,6 +85,14 @@ thread_local Scratch scratch;
 namespace narrow {
 using V = V8;
 constexpr int LANES = 8;
+template <typename T>
+V get(const T* p) {
+  return load(p);
+}
+template <typename T>
+void put(T* p, V v) {
+  store(p, v);
+}
 #include "winograd_strips.h"
 }  // namespace narrow
 
@@ -94,8 +107,16 @@ namespace broad {
 typedef float V __attribute__((vector_size(64), may_alias));
 typedef float Unaligned __attribute__((vector_size(64), aligned(4), may_alias));
 constexpr int LANES = 16;
-inline V load(const float* p) { return *reinterpret_cast<const Unaligned*>(p); }
-inline void store(float* p, V v) { *reinterpret_cast<Unaligned*>(p) = v; }
+inline V get(const float* p) { return *reinterpret_cast<const Unaligned*>(p); }
+inline void put(float* p, V v) { *reinterpret_cast<Unaligned*>(p) = v; }
+inline V get(const Half* p) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return (V)_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16);
+}
+inline void put(Half* p, V v) {
+  paceline::store(p, _mm512_castps512_ps256(v));
+  paceline::store(p + 8, (V8)_mm512_extractf64x4_pd((__m512d)v, 1));
+}
 inline V add(V a, V b) { return a + b; }
 inline V sub(V a, V b) { return a - b; }
 inline V mul(double a, V b) { return static_cast<float>(a) * b; }
@@ -115,10 +136,12 @@ namespace broad = narrow;
 // Whether strips of this many channels are transformed with AVX-512.
 bool is_broad(int channels) { return wide::used && channels % 16 == 0; }
 
-void input_block(const Shape& s, const Tiling& t, int c, const float* x, int first, int strips,
-                 const Buffers& b) {
+template <typename T>
+void input_block(const Shape& s, const Tiling& t, int c, const T* x, int first, int strips, const Buffers& b) {
   const size_t image = static_cast<size_t>(s.h) * s.w * c;
-  const auto transform = is_broad(c) ? broad::input_strip<1> : c % 16 ? narrow::input_strip<1> : narrow::input_strip<2>;
+  const auto transform = is_broad(c) ? broad::input_strip<1, T>
+                         : c % 16    ? narrow::input_strip<1, T>
+                                     : narrow::input_strip<2, T>;
   for (int i = 0; i < strips; i++) {
     const int strip = first + i;
     transform(s, c, t.columns, x + static_cast<size_t>(strip / t.rows) * image, strip % t.rows, b,
@@ -128,8 +151,8 @@ void input_block(const Shape& s, const Tiling& t, int c, const float* x, int fir
 
 // ---- the convolution and its gradients ---------------------------------------------------------------------------
 
-void convolve(const Shape& s, int in, int out, const float* x, const float* filter, bool turned,
-              float* y, const Done& done) {
+template <typename T>
+void convolve(const Shape& s, int in, int out, const T* x, const float* filter, bool turned, T* y, const Done& done) {
   const Tiling t(s, std::max(in, out));
   // A large filter that only one block uses is transformed and used in groups of output channels that stay in cache.
   const bool in_groups =
@@ -157,7 +180,7 @@ void convolve(const Shape& s, int in, int out, const float* x, const float* filt
       for (int p = 0; p < POINTS; p++)
         multiply_panels(tiles, b.v + p * b.point_v, in, b.u + p * b.point_u, in, width,
                         b.m + p * b.point_m, width, prefetch);
-      const auto output_strip = is_broad(width) ? broad::output_strip : narrow::output_strip;
+      const auto output_strip = is_broad(width) ? broad::output_strip<T> : narrow::output_strip<T>;
       for (int strip = first; strip < last; strip++)
         output_strip(s, out, k0, width, t.columns, y + static_cast<size_t>(strip / t.rows) * image,
                      strip % t.rows, b.m + static_cast<size_t>(strip - first) * t.columns * width,
@@ -170,17 +193,19 @@ void convolve(const Shape& s, int in, int out, const float* x, const float* filt
 
 }  // namespace
 
-void forward(const Shape& s, const float* x, const float* filter, float* y, const Done& done) {
+template <typename T>
+void forward(const Shape& s, const T* x, const float* filter, T* y, const Done& done) {
   convolve(s, s.c, s.k, x, filter, false, y, done);
 }
 
-void input_gradient(const Shape& s, const float* dy, const float* filter, float* dx,
-                    const Done& done) {
+template <typename T>
+void input_gradient(const Shape& s, const T* dy, const float* filter, T* dx, const Done& done) {
   convolve(s, s.k, s.c, dy, filter, true, dx, done);
 }
 
 // dU[point][c][k] += V^T M over the tiles of each block, in the order of the blocks; then G^T dU G.
-void filter_gradient(const Shape& s, const float* x, const float* dy, float* dfilter) {
+template <typename T>
+void filter_gradient(const Shape& s, const T* x, const T* dy, float* dfilter) {
   const int c = s.c, k = s.k;
   const Tiling t(s, std::max(c, k));
   const bool in_groups = t.block_strips >= t.strips;  // one block: dU in groups of rows that stay in the cache
@@ -191,7 +216,7 @@ void filter_gradient(const Shape& s, const float* x, const float* dy, float* dfi
     const int last = std::min(first + t.block_strips, t.strips), tiles = (last - first) * t.columns;
     const int next = std::min(last + t.block_strips, t.strips);
     input_block(s, t, c, x, first, last - first, b);
-    const auto gradient_strip = is_broad(k) ? broad::gradient_strip : narrow::gradient_strip;
+    const auto gradient_strip = is_broad(k) ? broad::gradient_strip<T> : narrow::gradient_strip<T>;
     for (int strip = first; strip < last; strip++)
       gradient_strip(s, k, t.columns, dy + static_cast<size_t>(strip / t.rows) * image,
                      strip % t.rows, b, b.m + static_cast<size_t>(strip - first) * t.columns * k);
@@ -213,5 +238,12 @@ void filter_gradient(const Shape& s, const float* x, const float* dy, float* dfi
   }
   if (!in_groups) write_filter_gradient(b.u, b.point_u, c, 0, c, k, dfilter);
 }
+
+#define FOR_IMAGES_OF(T)                                                                  \
+  template void forward(const Shape&, const T*, const float*, T*, const Done&);        \
+  template void input_gradient(const Shape&, const T*, const float*, T*, const Done&); \
+  template void filter_gradient(const Shape&, const T*, const T*, float*);
+FOR_IMAGES_OF(float)
+FOR_IMAGES_OF(Half)
 
 }  // namespace paceline::winograd

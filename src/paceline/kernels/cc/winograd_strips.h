@@ -3,7 +3,7 @@
 
 // Loads into a register. Without it, g++ loads a value again for each use.
 inline V load_once(const float* p) {
-  V v = load(p);
+  V v = get(p);
 #ifdef __AVX__
   asm("" : "+v"(v));
 #endif
@@ -46,14 +46,13 @@ inline __attribute__((always_inline)) void output_points(const V (&y)[4], V (&m)
 
 // Channels [0, c) of one strip of an image to V[point][tile][c], LANES VECTORS channels at a time. Columns first:
 // neighbouring tiles share two of six columns. Rows outside the image are read from `zeros`.
-template <int VECTORS>
-void input_strip(const Shape& s, int c, int tiles, const float* image, int strip, const Buffers& b,
-                 float* v) {
+template <int VECTORS, typename T>
+void input_strip(const Shape& s, int c, int tiles, const T* image, int strip, const Buffers& b, float* v) {
   constexpr int L = LANES * VECTORS;
-  const float* rows[6];
+  const T* rows[6];
   for (int i = 0; i < 6; i++) {
     const int y = 4 * strip - 1 + i;
-    rows[i] = y >= 0 && y < s.h ? image + static_cast<size_t>(y) * s.w * c : b.zeros;
+    rows[i] = y >= 0 && y < s.h ? image + static_cast<size_t>(y) * s.w * c : b.nothing<T>();
   }
   const int width = 4 * tiles + 2;  // column x of the image is column x + 1 here
   const size_t after = static_cast<size_t>(s.w + 1) * 6 * L;
@@ -66,9 +65,9 @@ void input_strip(const Shape& s, int c, int tiles, const float* image, int strip
 #pragma GCC unroll 2
       for (int q = 0; q < VECTORS; q++) {
         V d[6], o[6];
-        for (int i = 0; i < 6; i++) d[i] = load(rows[i] + at + LANES * q);
+        for (int i = 0; i < 6; i++) d[i] = get(rows[i] + at + LANES * q);
         input_points(d, o);
-        for (int i = 0; i < 6; i++) store(column + i * L + LANES * q, o[i]);
+        for (int i = 0; i < 6; i++) put(column + i * L + LANES * q, o[i]);
       }
     }
     for (int t = 0; t < tiles; t++) {
@@ -78,9 +77,9 @@ void input_strip(const Shape& s, int c, int tiles, const float* image, int strip
 #pragma GCC unroll 2
         for (int q = 0; q < VECTORS; q++) {
           V d[6], o[6];
-          for (int j = 0; j < 6; j++) d[j] = load(from + (j * 6 + i) * L + LANES * q);
+          for (int j = 0; j < 6; j++) d[j] = get(from + (j * 6 + i) * L + LANES * q);
           input_points(d, o);
-          for (int j = 0; j < 6; j++) store(to + (i * 6 + j) * b.point_v + LANES * q, o[j]);
+          for (int j = 0; j < 6; j++) put(to + (i * 6 + j) * b.point_v + LANES * q, o[j]);
         }
       }
     }
@@ -88,12 +87,13 @@ void input_strip(const Shape& s, int c, int tiles, const float* image, int strip
 }
 
 // M[point][tile][width] of one strip to channels [k0, k0 + width) of an image with k channels.
-inline void output_strip(const Shape& s, int k, int k0, int width, int tiles, float* image, int strip,
-                  const float* m, size_t point) {
+template <typename T>
+void output_strip(const Shape& s, int k, int k0, int width, int tiles, T* image, int strip, const float* m,
+                  size_t point) {
   const int high = std::min(4, s.h - 4 * strip);
   for (int t = 0; t < tiles; t++) {
     const int wide = std::min(4, s.w - 4 * t);
-    float* to = image + (static_cast<size_t>(4 * strip) * s.w + 4 * t) * k + k0;
+    T* to = image + (static_cast<size_t>(4 * strip) * s.w + 4 * t) * k + k0;
     const float* from = m + static_cast<size_t>(t) * width;
     for (int q = 0; q < width; q += LANES) {
       V half[4][6];
@@ -108,7 +108,7 @@ inline void output_strip(const Shape& s, int k, int k0, int width, int tiles, fl
           V y[4];
           output_pixels(half[i], y);
           for (int j = 0; j < columns; j++)
-            store(to + (static_cast<size_t>(i) * s.w + j) * k + q, y[j]);
+            put(to + (static_cast<size_t>(i) * s.w + j) * k + q, y[j]);
         }
       };
       if (high == 4 && wide == 4)
@@ -120,29 +120,29 @@ inline void output_strip(const Shape& s, int k, int k0, int width, int tiles, fl
 }
 
 // One strip of the output's gradient to M[point][tile][k].
-inline void gradient_strip(const Shape& s, int k, int tiles, const float* image, int strip,
-                    const Buffers& b, float* m) {
+template <typename T>
+void gradient_strip(const Shape& s, int k, int tiles, const T* image, int strip, const Buffers& b, float* m) {
   const int high = std::min(4, s.h - 4 * strip);
   for (int t = 0; t < tiles; t++) {
-    const float* pixels[4][4];
+    const T* pixels[4][4];
     for (int i = 0; i < 4; i++)
       for (int j = 0; j < 4; j++) {
         const size_t at = (static_cast<size_t>(4 * strip + i) * s.w + 4 * t + j) * k;
-        pixels[i][j] = i < high && 4 * t + j < s.w ? image + at : b.zeros;
+        pixels[i][j] = i < high && 4 * t + j < s.w ? image + at : b.nothing<T>();
       }
     float* to = m + static_cast<size_t>(t) * k;
     for (int q = 0; q < k; q += LANES) {
       V half[6][4];
       for (int j = 0; j < 4; j++) {
         V y[4], p[6];
-        for (int i = 0; i < 4; i++) y[i] = load(pixels[i][j] + q);
+        for (int i = 0; i < 4; i++) y[i] = get(pixels[i][j] + q);
         output_points(y, p);
         for (int i = 0; i < 6; i++) half[i][j] = p[i];
       }
       for (int i = 0; i < 6; i++) {
         V p[6];
         output_points(half[i], p);
-        for (int j = 0; j < 6; j++) store(to + (i * 6 + j) * b.point_m + q, p[j]);
+        for (int j = 0; j < 6; j++) put(to + (i * 6 + j) * b.point_m + q, p[j]);
       }
     }
   }
