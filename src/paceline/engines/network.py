@@ -3,8 +3,6 @@
 `pairs` has the sum over the replicas. Nothing here is used by workers that share memory.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Sequence

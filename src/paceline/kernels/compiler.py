@@ -4,8 +4,6 @@ The cache has a folder for each compiler. This module uses the standard library 
 import TensorFlow, because a wheel is built where Paceline's dependencies are not installed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -3,8 +3,6 @@ max-pooling, and pairs of them that are faster together. `ops_more` has what not
 needs. `load` brings the operations into this process. Call it before a graph that contains them is
 built, read or run."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from collections.abc import Iterator

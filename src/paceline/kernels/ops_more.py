@@ -1,7 +1,5 @@
 """Kernels for some trainings only: norms with fixed statistics, and z sigmoid(alpha z)."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from paceline.kernels import ops

@@ -3,8 +3,6 @@
 What the kernels cannot compute stays as it is.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Layers without statistics, with Paceline's kernels: dense, pooling, sums and activations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -2,8 +2,6 @@
 of them they can compute. `fast_functions` has the layers without state. Each holds stock layers and
 uses their weights. Images between them may be bfloat16, which all other layers get as float32."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Fast layers that end with z sigmoid(alpha z): SiLU, and the sigmoid form of GELU."""
 
-from __future__ import annotations
-
 import keras
 import tensorflow as tf
 

@@ -1,8 +1,6 @@
 """Models and weights from elsewhere: a user's own model, those of `keras.applications` with a new
 head and their scaling of images, weights of .keras files; and layers that are not trained."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from importlib import import_module

@@ -4,8 +4,6 @@ logarithms and cosines do not promise.
 A weight depends on the seed, the name of its layer and its position, and on nothing else.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from typing import Any

@@ -4,8 +4,6 @@ Keras has no public API for the first two. This is the only file that uses its p
 and `tests/models/test_keras_graph.py` fails clearly if a new version of Keras changes them.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """What Keras lacks, or computes slowly: a fused BatchNorm, and an activation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -4,8 +4,6 @@ Layer names are fixed. The names of weights, and the random numbers that initial
 do not depend on what else the process built.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import keras

@@ -4,8 +4,6 @@ stages of two 3x3 convolutions, the maximum over the image, logits.
 Every layer accepts images of any size, so that a training may begin with small ones.
 """
 
-from __future__ import annotations
-
 import keras
 from keras import layers
 
