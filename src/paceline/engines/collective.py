@@ -135,7 +135,8 @@ class CollectiveEngine:
     def advance(self, start: int, stop: int) -> BlockResult:
         began = self._began = time.monotonic()
         table = rates_table(self._core.experiment, self._core.plan, start, stop)
-        bounds = tf.constant(start, tf.int64), tf.constant(stop, tf.int64)
+        # of NumPy: TensorFlow keeps a tensor of every number of Python that it gets, for ever
+        bounds = tf.constant(np.int64(start)), tf.constant(np.int64(stop))
         signals = tf.constant([float(self._wants_stop()), self._seconds])
         tails = self._block(*bounds, tf.constant(table), signals).numpy()
         self._step = start + len(tails)

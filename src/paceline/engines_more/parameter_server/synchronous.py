@@ -58,7 +58,7 @@ class SynchronousEngine(ParameterServerEngine):
                 compute, arguments = self._share(self._shares[0])
                 compute(*arguments)
             self._coordinator.join()
-            step = tf.constant(self._step, tf.int64)
+            step = tf.constant(np.int64(self._step))  # TensorFlow keeps those of Python for ever
             ready, *tail = self._apply(step, tf.constant(rates)).numpy()
             if ready:
                 return np.array(tail)
