@@ -117,6 +117,12 @@ MUTANTS = (
         'key = f"attempts/{self.holder.lease.epoch}/{self._num_uploads}/{name}"',
         'key = f"attempts/{self.holder.lease.epoch}/1/{name}"',
     ),
+    Mutant(
+        "a chief removes what its successor uploads",
+        REMOTE,
+        "if attempt and int(attempt[1]) <= self.holder.lease.epoch:",
+        "if attempt:",
+    ),
     Mutant("two threads publish at once", REMOTE, "with self._publishing:", "if True:"),
     Mutant(
         "the end of a killed worker looks good",
