@@ -87,7 +87,7 @@ class Peers:
             self._share(summed, [total[shard] for shard in shards])
             return total
 
-        shown = _call(show, sums, [length] * len(spans))
+        shown = _call(show, sums, [length] * len(spans)) if spans else []
         known = dict(zip(divided[own], (each[shards[own]] for each in sums), strict=True))
         summed = add_subtrees((0, replicas), known | dict(zip(spans, shown, strict=True)), add)
         return _call(join, [summed], [size])[0]
