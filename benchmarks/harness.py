@@ -23,7 +23,7 @@ from benchmarks import processes
 ROOT = Path(__file__).parents[1]
 _STDERR_LINES = 15
 _GRACE_S = 10.0
-_MOST_STEPS = 1_000_000
+_MOST_WARM_UPS = 30
 # A contender has its library's defaults; exported variables must not change the comparison.
 _NOT_INHERITED = (
     "TF_ENABLE_ONEDNN_OPTS",
@@ -179,18 +179,22 @@ class Running:
 
 
 def warm_up(running: Running, turn_seconds: float) -> int:
-    """Run until everything is compiled, and return how many steps fill a turn."""
+    """Run until everything is compiled, and return how many steps fill a turn.
+
+    Two turns must agree: what a contender does once makes a turn long.
+    """
     running.turn(1)
-    steps, wall_s = 1, running.turn(1).wall_s
-    while wall_s < turn_seconds / 4:
-        if steps > _MOST_STEPS:
-            raise ContenderFailed(
-                f"contender {running.name} does {steps} steps in {wall_s:.3g} s; "
-                "more steps do not take longer"
-            )
-        steps *= 2
+    steps, before = 1, 0
+    for _ in range(_MOST_WARM_UPS):
         wall_s = running.turn(steps).wall_s
-    return max(1, round(steps * turn_seconds / wall_s))
+        fitting = max(1, round(steps * turn_seconds / wall_s))
+        if fitting <= 2 * steps and 0.8 * fitting <= before <= 1.25 * fitting:
+            return fitting
+        steps, before = min(fitting, 2 * steps), fitting
+    raise ContenderFailed(
+        f"contender {running.name} has no steady speed: after {_MOST_WARM_UPS} turns, "
+        f"{before} steps would fill one of {turn_seconds:g} s, and before that another number"
+    )
 
 
 Turns = Mapping[str, Sequence[Turn]]

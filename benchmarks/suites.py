@@ -35,7 +35,16 @@ SUITES = {
     "spark": "benchmarks.suite_spark:measure",
     "predict": "benchmarks.suite_predict:measure",
 }
-PUBLISHED = ["resnet20", "resnet56", "resnet50", "speedrun", "evaluation", "exchange", "startup"]
+PUBLISHED = [
+    "resnet20",
+    "resnet56",
+    "resnet50",
+    "resnet50-bfloat16",
+    "speedrun",
+    "evaluation",
+    "exchange",
+    "startup",
+]
 """Those that docs/performance.md publishes."""
 
 

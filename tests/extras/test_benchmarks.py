@@ -3,7 +3,7 @@
 import pytest
 from benchmarks import chart, results
 from benchmarks.disturbance import QuietRounds, why_repeat
-from benchmarks.harness import Measured, Turn
+from benchmarks.harness import ContenderFailed, Measured, Running, Turn, warm_up
 from benchmarks.summary import compared
 
 
@@ -45,6 +45,27 @@ def test_disturbed_rounds_are_repeated_and_counted(monkeypatch: pytest.MonkeyPat
     rounds([], {}, {})
     assert rounds.reasons == ["noise", "more noise"]
     assert not reasons
+
+
+class Compiling(Running):
+    """A contender that does 100 steps a second, and does something else in its first turns."""
+
+    def __init__(self, extra_s: list[float]) -> None:
+        self.name, self.extra_s = "any", extra_s
+
+    def turn(self, steps: int) -> Turn:
+        wall_s = steps / 100 + (self.extra_s.pop(0) if self.extra_s else 0.0)
+        return Turn(steps, wall_s, wall_s)
+
+
+@pytest.mark.parametrize("extra_s", [[], [3.0], [3.0, 0.5], [3.0, 0.0, 2.0, 0.0, 0.4]])
+def test_what_a_contender_does_once_does_not_shorten_its_turns(extra_s: list[float]) -> None:
+    assert warm_up(Compiling(extra_s), turn_seconds=1.5) == 150
+
+
+def test_a_contender_without_a_steady_speed_is_an_error() -> None:
+    with pytest.raises(ContenderFailed, match="no steady speed"):
+        warm_up(Compiling([0.0, 4.0] * 20), turn_seconds=1.5)
 
 
 def test_pytorchs_best_of_each_round_counts_and_a_contradiction_is_not_printed() -> None:
