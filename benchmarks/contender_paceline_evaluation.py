@@ -13,7 +13,7 @@ from benchmarks.protocol import serve
 
 def main() -> None:
     engine = build_engine(build_experiment(int(sys.argv[1]), sys.argv[2]))
-    serve(lambda steps: sum(engine.evaluate(final=True)["test_count"] for _ in range(steps)))
+    serve(lambda steps: sum(engine.evaluate(final=True).splits["test"].count for _ in range(steps)))
 
 
 if __name__ == "__main__":
