@@ -8,6 +8,7 @@ import json
 import signal
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +37,17 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parsed
 
 
+def _tell(console: Console, suite: str, message: str) -> None:
+    console.print(f"[dim]{suite}: {message}[/dim]")
+
+
 def main() -> int:
     options, console = parse(sys.argv[1:]), Console(width=None if sys.stdout.isatty() else 140)
     # As an exception, so that the contenders are ended too.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     described, results, failed = machine.describe(), {}, False
     for name in options.suites:
-        settings = Settings(
-            options.rounds,
-            options.turn_seconds,
-            lambda message, name=name: console.print(f"[dim]{name}: {message}[/dim]"),
-        )
+        settings = Settings(options.rounds, options.turn_seconds, partial(_tell, console, name))
         entry: dict[str, Any]
         try:
             result = load(name)(settings)
@@ -61,7 +62,7 @@ def main() -> int:
     saved = json.loads(options.out.read_text())
     console.print(report.comparison(chart.ratios(saved)))
     drawing = options.out.with_suffix(".svg")
-    drawing.write_text(chart.picture({described["processor"]: chart.ratios(saved)}))
+    drawing.write_text(chart.picture({str(described["processor"]): chart.ratios(saved)}))
     console.print(f"[dim]saved as {options.out} and {drawing}[/dim]", highlight=False)
     return 1 if failed else 0
 

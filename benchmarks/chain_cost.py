@@ -31,11 +31,11 @@ def main(recipe: str, data_dir: str) -> None:
     import tensorflow as tf
 
     from paceline.build import build_core
-    from paceline.maths import replica
+    from paceline.maths import replica, signatures
 
-    open_engine, sign, engines = connect(job, lambda: False), replica.sign, list[Engine]()
+    open_engine, sign, engines = connect(job, lambda: False), signatures.sign, list[Engine]()
     for signs in (sign, lambda parts, own, replicas: tf.zeros([replicas])):
-        replica.sign = signs
+        setattr(replica, "sign", signs)  # noqa: B010  it is not exported there
         core = build_core(job)
         engines.append(open_engine(core))
         engines[-1].load(core.initial_state())

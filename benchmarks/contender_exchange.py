@@ -66,13 +66,13 @@ def run_gloo(size: int, rank: int = 0, meeting_file: str = "") -> None:
 
 
 def main() -> None:
-    how, numbers = sys.argv[1], [int(number) for number in sys.argv[2:4]]
+    how, size = sys.argv[1], int(sys.argv[2])
     if how in ("sockets", "exact", "ring") and len(sys.argv) > 3:
-        run_collective(how, *numbers, sys.argv[4:])
+        run_collective(how, size, int(sys.argv[3]), sys.argv[4:])
     elif how in ("sockets", "exact", "ring"):
         start_collective(how, sys.argv[2])
     elif len(sys.argv) > 3:
-        run_gloo(numbers[0], 1, sys.argv[4])
+        run_gloo(size, 1, sys.argv[4])
     else:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         with tempfile.TemporaryDirectory() as folder:
@@ -86,7 +86,7 @@ def main() -> None:
                 f"{folder}/ranks",
             ]
             other = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-            run_gloo(numbers[0], 0, f"{folder}/ranks")
+            run_gloo(size, 0, f"{folder}/ranks")
             other.wait()
 
 

@@ -19,9 +19,8 @@ WORKERS, EVERY = 2, 10
 
 
 def main() -> None:
-    experiment = replace(
-        build_experiment(int(sys.argv[1]), sys.argv[2]), sync=Sync(method=sys.argv[3], every=EVERY)
-    )
+    sync = Sync(method=sys.argv[3], every=EVERY)  # type: ignore[arg-type]
+    experiment = replace(build_experiment(int(sys.argv[1]), sys.argv[2]), sync=sync)
     job = Job(experiment, Place(on="ray", workers=WORKERS))
     from paceline.engines_more.ray_actors.ray_engine import connect
 

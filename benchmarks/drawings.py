@@ -197,8 +197,8 @@ def curves(
         places = [place(*point) for point in sorted(points)]
         path = " L".join(f"{x:.1f} {y:.1f}" for x, y in places)
         body.append(f'<path class="curve{number}" d="M{path}"/>')
-        for (x, y), (cost, accuracy) in zip(places, sorted(points), strict=True):
-            said = f"<title>{name}: {accuracy:.2%} after {cost:.0f} {unit}</title>"
+        for (x, y), (paid, accuracy) in zip(places, sorted(points), strict=True):
+            said = f"<title>{name}: {accuracy:.2%} after {paid:.0f} {unit}</title>"
             body.append(
                 f'<circle class="c{number}" cx="{x:.1f}" cy="{y:.1f}" r="5">{said}</circle>'
             )

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from benchmarks import processes
 
@@ -119,7 +119,8 @@ class Running:
         except BrokenPipeError:
             raise self._failure("died between two turns") from None
         # The end of the pipe does not tell of a death: children of the contender may hold it open.
-        ready, _, _ = select.select([self._process.stdout, self._end], [], [], self._timeout_s)
+        waits_for: list[Any] = [self._process.stdout, self._end]
+        ready, _, _ = select.select(waits_for, [], [], self._timeout_s)
         if not ready:
             raise self._failure(f"gave no answer within {self._timeout_s:.0f} s")
         line = self._process.stdout.readline() if self._process.stdout in ready else b""
@@ -217,7 +218,8 @@ def alternate(
 ) -> dict[str, Measured]:
     """Start and warm up all, then give each a turn per round, beginning with another each time."""
     with ExitStack() as stack:
-        running, steps, turns = [], {}, {contender.name: [] for contender in contenders}
+        running, steps = list[Running](), dict[str, int]()
+        turns: dict[str, list[Turn]] = {contender.name: [] for contender in contenders}
         for contender in contenders:
             tell(f"warming up {contender.name}")
             running.append(stack.enter_context(Running(contender, timeout_s)))

@@ -210,8 +210,8 @@ def _spread(values: Sequence[float]) -> str:
 
 def table(finished: Finished) -> str:
     """Return the table in Markdown: each row has its command and its digests."""
-    head = ("network and command", "accuracy", "with test-time augmentation", "PFLOP")
-    head += ("CPU minutes", "minutes", "memory", "CPU", "digests, seed 0 first")
+    head = ["network and command", "accuracy", "with test-time augmentation", "PFLOP"]
+    head += ["CPU minutes", "minutes", "memory", "CPU", "digests, seed 0 first"]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for row, runs in finished.items():
         views = [

@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks.harness import Contender
+from benchmarks.harness import Contender, Measured
 from benchmarks.machine import torch_python
 from benchmarks.suite_ray import module
 from benchmarks.suites import Settings
@@ -17,7 +17,7 @@ OURS = {
 
 
 def measure(settings: Settings) -> SuiteResult:
-    figures, shown = [], {}
+    figures, shown = list[Figure](), dict[str, Measured]()
     for size in SIZES:
         contenders = [
             Contender(f"{name}-{size}", module(sys.executable, "exchange", name, str(size)))

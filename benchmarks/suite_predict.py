@@ -4,7 +4,6 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -14,6 +13,8 @@ from benchmarks.images import RECORD_BYTES, cifar10_folder
 from benchmarks.suite_startup import paceline, run
 from benchmarks.suites import Settings
 from benchmarks.summary import Figure, SuiteResult, quartiles
+from paceline.messages import Message, Predictions, Progress
+from paceline.requests import EvaluateRequest, PredictRequest, UseRun
 from paceline.results.in_worker import in_a_worker
 from paceline.run_folder.folder import RunFolder
 
@@ -48,11 +49,8 @@ def measure(settings: Settings) -> SuiteResult:
             settings.tell(
                 f"evaluation and prediction of 10,000 pictures, {turn + 1} of {settings.rounds}"
             )
-            request = {"checkpoint": "last", "data_dir": "", "split": "test", "examples": ""}
-            evaluated.append(_images_per_s("evaluate", run_dir, request))
-            predicted.append(
-                _images_per_s("predict", run_dir, {"checkpoint": "last", "files": files, "top": 5})
-            )
+            evaluated.append(_images_per_s(run_dir, EvaluateRequest("last")))
+            predicted.append(_images_per_s(run_dir, PredictRequest(tuple(files), "last")))
     figures = [
         Figure("paceline predict, command to first answer", quartiles(first_s), "s"),
         Figure("paceline eval after its first batch", quartiles(evaluated), "images/s"),
@@ -101,18 +99,17 @@ def _first_answer_s(run_dir: Path, file: str) -> float:
     return seconds
 
 
-def _images_per_s(kind: str, run_dir: Path, request: dict[str, Any]) -> float:
+def _images_per_s(run_dir: Path, request: UseRun) -> float:
     """Return the speed between the first message of a batch and the last."""
     heard: list[tuple[float, int]] = []
 
-    def listen(message: dict[str, Any]) -> None:
-        if message["kind"] == "progress":
-            heard.append((time.perf_counter(), message["done"]))
-        if message["kind"] == "predictions":
-            heard.append(
-                (time.perf_counter(), (heard[-1][1] if heard else 0) + len(message["predictions"]))
-            )
+    def listen(message: Message) -> None:
+        if isinstance(message, Progress):
+            heard.append((time.perf_counter(), message.done))
+        if isinstance(message, Predictions):
+            before = heard[-1][1] if heard else 0
+            heard.append((time.perf_counter(), before + len(message.predictions)))
 
-    in_a_worker(kind, RunFolder(run_dir), request, listen)
+    in_a_worker(RunFolder(run_dir), request, listen)
     (first_s, first), (last_s, last) = heard[0], heard[-1]
     return (last - first) / (last_s - first_s)

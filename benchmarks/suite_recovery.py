@@ -16,8 +16,8 @@ from benchmarks.images import cifar10_folder
 from benchmarks.suites import Settings
 from benchmarks.summary import Figure, SuiteResult, quartiles
 from paceline.job import Job, Place, Run
+from paceline.launch import launch
 from paceline.messages import Block, Message, Start
-from paceline.places import local
 
 REPEATS = 3
 KILL_AFTER_STEPS = 5
@@ -71,7 +71,8 @@ def once(folder: str) -> tuple[float, float]:
     experiment = replace(build_experiment(20, folder), save_every=1.0)
     with tempfile.TemporaryDirectory(prefix="paceline-bench-") as parent:
         listener = _Listener()
-        local.launch(Job(experiment, Place(workers=2), Run(str(Path(parent, "run")))), listener)
+        place, run = Place(on="local", workers=2), Run(str(Path(parent, "run")))
+        launch(Job(experiment, place, run), listener)
     if listener.resumed < listener.reached:
         raise ContenderFailed(
             f"the run continued from step {listener.resumed}, but step {listener.reached} was done"

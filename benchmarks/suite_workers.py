@@ -53,7 +53,7 @@ def _comparison(
     cases: Sequence[tuple[int, int, int, Sequence[str]]], title: str, settings: Settings
 ) -> SuiteResult:
     """Measure cases of (depth, workers, replicas, ways)."""
-    figures, tables = [], {}
+    figures, tables = list[Figure](), dict[str, Measured]()
     for depth, workers, replicas, ways in cases:
         measured = _compare(depth, workers, replicas, ways, settings)
         what = f"ResNet-{depth}, {replicas} replicas, {workers} workers"
