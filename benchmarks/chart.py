@@ -1,7 +1,7 @@
-"""Draws how many times as fast as PyTorch Paceline is: `python -m benchmarks.chart`.
+"""Shows how many times as fast as PyTorch Paceline is: `python -m benchmarks.chart`.
 
 It reads the results of `python -m benchmarks --out benchmarks/speed/CPU.json`, one file for each
-CPU, and writes docs/images/speed.svg.
+CPU, and writes docs/images/speed.svg and the table of the first of them in docs/performance.md.
 """
 
 import json
@@ -13,6 +13,8 @@ from benchmarks.harness import ROOT
 
 SPEED = ROOT / "benchmarks" / "speed"
 PICTURE = ROOT / "docs" / "images" / "speed.svg"
+PAGE = ROOT / "docs" / "performance.md"
+BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
 RATIO = "images/s, paceline to PyTorch's best"
 """The beginning of the figure that is drawn (`summary.compared`)."""
 NAMES = {
@@ -21,6 +23,7 @@ NAMES = {
     "resnet56": "ResNet-56",
     "evaluation": "ResNet-20, evaluation",
     "resnet50": "ResNet-50, 224 pixels",
+    "resnet50-bfloat16": "ResNet-50, bfloat16",
 }
 LEFT, ONE, BAR = 240, 200, 20
 """Where bars begin, the length of a ratio of 1, and the height of a bar."""
@@ -39,10 +42,43 @@ def ratios(results: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
     return found
 
 
+def read_files() -> list[dict[str, Any]]:
+    """Return what was measured on each CPU."""
+    return [json.loads(file.read_text()) for file in sorted(SPEED.glob("*.json"))]
+
+
 def read_all() -> dict[str, dict[str, tuple[float, float, float]]]:
     """Return the ratios of each CPU that was measured."""
-    files = map(json.loads, (file.read_text() for file in sorted(SPEED.glob("*.json"))))
-    return {results["machine"]["processor"]: ratios(results) for results in files}
+    return {results["machine"]["processor"]: ratios(results) for results in read_files()}
+
+
+def table(results: dict[str, Any]) -> str:
+    """Return the table of one CPU in Markdown."""
+    head = ["network", "images/s", "divided by PyTorch's best", "PyTorch's CPU time by Paceline's"]
+    head += ["CPU ms per image", "divided by TensorFlow's kernels", "PyTorch's best setup"]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for suite, name in NAMES.items():
+        measured = results["suites"][suite]
+        own = "paceline-bfloat16" if suite.endswith("bfloat16") else "paceline"
+        row = next(row for row in measured["rows"] if row["name"] == own)
+        figures = {figure["name"]: figure["measured"] for figure in measured["figures"]}
+        speed = next(figure for figure in figures if figure.startswith(RATIO))
+        kernels = figures.get("images/s, own kernels to TensorFlow's")
+        cells = (
+            name,
+            f"{row['images_per_s']['median']:,.4g}",
+            _quartiles(figures[speed]),
+            _quartiles(figures["CPU time per image, PyTorch's best to paceline"]),
+            f"{row['cpu_ms_per_image']['median']:.3g}",
+            _quartiles(kernels) if kernels else "",
+            speed.rpartition("mostly pytorch-")[2].rstrip(")"),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _quartiles(measured: dict[str, float]) -> str:
+    return f"{measured['median']:.2f} ({measured['low']:.2f} to {measured['high']:.2f})"
 
 
 def picture(measured: dict[str, dict[str, tuple[float, float, float]]]) -> str:
@@ -87,3 +123,5 @@ def _spoken(measured: dict[str, tuple[float, float, float]]) -> str:
 
 if __name__ == "__main__":
     PICTURE.write_text(picture(read_all()))
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(before + BEGIN + table(read_files()[0]) + END + rest.partition(END)[2])
