@@ -89,5 +89,5 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
 def address_taken(address: str) -> AddressTaken:
     """Return the error of a worker whose own address another program has."""
     return AddressTaken(
-        f"cannot listen at {address}: another program has its port; end that, or give another"
+        f"cannot listen at {address}: another program has its port; end it, or use another port"
     )

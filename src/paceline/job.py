@@ -240,7 +240,7 @@ class Job:
             return "parameter_server"
         if method == "async":
             raise UserError(
-                "sync.method async needs parameter servers; give --ps M on local, or ps tasks in "
+                "sync.method async needs parameter servers; pass --ps M on local, or ps tasks in "
                 "the TF_CONFIG of tf_config"
             )
         return "ray" if self.place.on == "ray" else "collective"
@@ -269,7 +269,7 @@ def _check_place(place: Place, replicas: int) -> None:
     if place.ps and place.chief_trains and workers < 2:
         raise UserError(
             "workers is 1 with ps and chief-trains, so the chief is the only worker; parameter "
-            "servers need two; give --workers 2 or more"
+            "servers need two; pass --workers 2 or more"
         )
     if place.ps and place.on in ("ray", "spark"):
         raise UserError(

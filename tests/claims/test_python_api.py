@@ -60,7 +60,7 @@ def test_all_ways_to_write_a_setting_are_the_same() -> None:
     [
         ({"epoch": 2}, "unknown setting 'epoch'; did you mean 'epochs'?"),
         ({"max_epochs": 2}, "unknown setting 'max_epochs'; did you mean 'epochs'?"),
-        ({"num_gpus": 2}, "unknown setting 'num_gpus'; give --gpus N"),
+        ({"num_gpus": 2}, "unknown setting 'num_gpus'; pass --gpus N"),
         ({"batch_size": 30}, "global-batch-size 30 cannot be divided among 4 replicas"),
         (
             {"optimizer": {"weight_dekay": 1}},

@@ -33,14 +33,14 @@ from in_process import paceline_here
         ("train resnet50", ["imagenet-resnet50, uai-resnet50", "your own images: finetune"]),
         ("train smoke --train_steps 5", ["did you mean --steps?"]),
         ("train smoke --resnet_size 50", ["did you mean --model.depth?"]),
-        ("train smoke --num_gpus=4", ["unknown flag --num-gpus; give --gpus N"]),
+        ("train smoke --num_gpus=4", ["unknown flag --num-gpus; pass --gpus N"]),
         ("train smoke --gpus", ["--gpus needs a number, such as --gpus 4"]),
         ("train smoke --pretrained", ["did you mean --model.init-from?"]),
         ("train smoke --amp", ["did you mean --precision?"]),
         ("train smoke --resume", ["the same command continues"]),
         ("train smoke --data photos", ["shapes draws images", "the recipe my-images"]),
-        ("train smoke --ps 1 --chief-trains", ["workers is 1", "give --workers 2 or more"]),
-        ("train smoke --gpus=2 --replicas 2", ["give --gpus or --replicas"]),
+        ("train smoke --ps 1 --chief-trains", ["workers is 1", "pass --workers 2 or more"]),
+        ("train smoke --gpus=2 --replicas 2", ["pass --gpus or --replicas"]),
         ("train smoke --gpus 4 --global-batch-size 30", ["30", "4 replicas"]),
         ("train smoke --grad-accum 2", ["more --replicas than devices", "in turns"]),
         ("train smoke --help optimiser", ["no help for 'optimiser'", "'optimizer'"]),
@@ -96,7 +96,7 @@ def test_a_mistake_gets_one_line_from_the_real_program(here: Path) -> None:
     assert_refused(paceline("train", "smoke", "--replicas", "3", cwd=here), "3 replicas")
     for flags, words in (
         ("--sync.method weights --ps 1", "weights does not work with parameter servers"),
-        ("--sync.method async", "async needs parameter servers; give --ps M"),
+        ("--sync.method async", "async needs parameter servers; pass --ps M"),
     ):
         assert_refused(paceline("train", "smoke", *flags.split(), cwd=here), words)
     refused = paceline("train", "smoke", "--devices", "gpu", cwd=here)

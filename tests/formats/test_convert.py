@@ -116,7 +116,7 @@ def test_a_different_conversion_into_the_same_folder_is_refused(tmp_path):
     (folder / "train" / "ant" / "new.jpg").write_bytes(draw(5))
     with pytest.raises(UserError) as error:
         convert_here(folder, tmp_path / "out", shards=2)
-    assert_one_line(error.value, tmp_path / "out", "give a new folder")
+    assert_one_line(error.value, tmp_path / "out", "choose a new folder")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").touch()
     with pytest.raises(UserError, match="not empty"):

@@ -23,7 +23,7 @@ def test_a_folder_of_no_or_two_kinds_is_not_guessed_at(tmp_path):
 
 def test_without_a_folder_nothing_is_looked_for_in_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(write_images(tmp_path / "data"))
-    with pytest.raises(UserError, match=r"the data has no folder; give .* --data\.dir"):
+    with pytest.raises(UserError, match=r"the data has no folder; pass .* --data\.dir"):
         build("auto", "")
     with pytest.raises(UserError, match="shapes draws images"):
         build("shapes", tmp_path)

@@ -71,7 +71,7 @@ def test_test_images_of_a_competition_without_labels_are_not_used(tmp_path):
     table(folder, "train.csv", "id,label", "train/img_{k}.jpg,{label}")
     table(folder, "test.csv", "id", "test/img_{k}.jpg", 3)
     table(folder, "sample_submission.csv", "id,label", "test/img_{k}.jpg,cat", 3)
-    with pytest.raises(UserError, match=r"no test split .* give --data\.split"):
+    with pytest.raises(UserError, match=r"no test split .* pass --data\.split"):
         build("auto", folder)
     assert build("auto", folder, split=0.4).classes == ("bird", "cat", "dog")
 

@@ -104,7 +104,7 @@ def test_two_columns_of_labels_need_a_flag(tmp_path):
     )
     parquet.write_table(table, tmp_path / "train.parquet")
     parquet.write_table(table, tmp_path / "test.parquet")
-    with pytest.raises(UserError, match=r"img, fine, coarse; give --records\.label-key"):
+    with pytest.raises(UserError, match=r"img, fine, coarse; pass --records\.label-key"):
         build(tmp_path)
     source = build(tmp_path, Records(label_key="coarse"))
     assert content_of(source.train)[1] == [1, 0, 1, 0]

@@ -111,7 +111,7 @@ def test_own_kernels_that_are_missing_are_one_line(tmp_path: Path) -> None:
     assert ended.code == 2
     (line,) = ended.err.splitlines()
     assert (
-        f"kernels is own, but {library.DISABLE} is set: unset it; or give --kernels tensorflow"
+        f"kernels is own, but {library.DISABLE} is set: unset it; or pass --kernels tensorflow"
         in line
     )
 

@@ -175,7 +175,7 @@ def test_a_cpu_without_avx2_or_fma_uses_tensorflows_kernels_and_says_so(
     assert library.choose_kernels(Experiment(), uses_gpus=False) == "tensorflow"
     slow = f"training uses TensorFlow's kernels, which are slower: {reason}"
     assert library.why_slow(Experiment(), "tensorflow") == slow
-    with pytest.raises(UserError, match="or give --kernels tensorflow"):
+    with pytest.raises(UserError, match="or pass --kernels tensorflow"):
         library.choose_kernels(replace(Experiment(), kernels="own"), uses_gpus=False)
     assert compiler.main() == 0
     (line,) = capsys.readouterr().out.splitlines()

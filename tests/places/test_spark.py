@@ -224,7 +224,7 @@ def test_too_few_slots_are_told(tmp_path: Path) -> None:
     assert ended.code == 2
     assert ended.err == (
         "paceline: the stage requires more slots than Spark has; "
-        "give fewer --workers, or Spark more cores\n"
+        "use fewer --workers, or Spark more cores\n"
     )
     assert not (tmp_path / "run").exists()
 

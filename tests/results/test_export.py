@@ -176,7 +176,7 @@ def test_a_target_that_exists_is_replaced_only_when_forced(tmp_path: Path):
     model.write_text("old")
     folder.mkdir()
     (folder / "precious.txt").touch()
-    with pytest.raises(UserError, match="exists; give --force"):
+    with pytest.raises(UserError, match="exists; pass --force"):
         check_target(str(model), "onnx", force=False)
     check_target(str(model), "onnx", force=True)
     for path, to in ((folder, "savedmodel"), (folder, "onnx"), (model, "savedmodel")):

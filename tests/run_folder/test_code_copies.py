@@ -82,7 +82,7 @@ def test_a_run_keeps_its_code_and_is_used_and_resumed_from_any_folder(tmp_path: 
     again = tuple(str(tmp_path / "other") if word == str(run) else word for word in train)
     refused = paceline_here(*again, cwd=elsewhere)
     assert (refused.code, refused.err.count("\n")) == (2, 1), refused
-    assert "give --trust-code" in refused.err
+    assert "pass --trust-code" in refused.err
     fine(paceline_here(*again, "--trust-code", cwd=elsewhere))
     resumed = result_of(tmp_path / "other")
     assert resumed["state_sha256"] == straight["state_sha256"]
@@ -130,4 +130,4 @@ def test_data_is_found_from_any_folder_and_where_it_is_now(
     shutil.move(tmp_path / "photos", tmp_path / "moved")
     refused = paceline_here("eval", "begun/runs/mine", cwd=tmp_path)
     assert (refused.code, refused.err.count("\n")) == (2, 2), refused  # and that it is not finished
-    assert f"was in {tmp_path}/begun/photos, which is not there; give --data.dir" in refused.err
+    assert f"was in {tmp_path}/begun/photos, which is not there; pass --data.dir" in refused.err

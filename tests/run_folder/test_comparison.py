@@ -124,7 +124,7 @@ def test_kernels_that_cannot_be_used_are_not_advised(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RunFolder, "kernels", lambda self: "own")
-    for reason, advice in (("", "give --kernels own"), ("no gcc", "own cannot be used: no gcc")):
+    for reason, advice in (("", "pass --kernels own"), ("no gcc", "own cannot be used: no gcc")):
         monkeypatch.setattr(library, "why_unavailable", lambda reason=reason: reason)
         with pytest.raises(UserError, match=f"gives different bits; .*{advice}, or use another"):
             run.open(EXPERIMENT, FACTS, "tensorflow", CODE)

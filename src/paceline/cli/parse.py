@@ -135,7 +135,7 @@ def _without_gpus(words: list[str], kind: Any) -> list[str]:
     at = next(k for k, word in enumerate(words) if word.split("=")[0] == "--gpus")
     rest = words[:at] + words[at + 1 + ("=" not in words[at]) :]
     if "--replicas" in given:
-        raise UserError("--gpus is short for --replicas and --devices; give --gpus or --replicas")
+        raise UserError("--gpus is short for --replicas and --devices; pass --gpus or --replicas")
     settings = settings_of_gpus(given["--gpus"], given.get("--on", ""), given.get("--workers"))
     return rest + [f"--{n}={value}" for n, value in settings.items() if f"--{n}" not in given]
 

@@ -156,7 +156,7 @@ class Predict(ViewFlags):
         from paceline.results.onnx_predict import predict_onnx
 
         if (self.checkpoint, self.views) != ("best", "none"):
-            raise UserError(f"{self.run} contains one checkpoint; give no --checkpoint or --views")
+            raise UserError(f"{self.run} contains one checkpoint; pass no --checkpoint or --views")
         faults = 0
         for each in predict_onnx(self.run, files, self.top):
             self._show(each)

@@ -92,13 +92,13 @@ def configure(job: Job, check_threads: bool = True) -> Share:
     if check_threads and shares_threads and job.cluster.role == "worker":
         raise UserError(
             f"threads-per-replica is {threads}, but TensorFlow has one pool of threads per "
-            f"process; give --workers {replicas} (one replica each) or --threads-per-replica 1"
+            f"process; pass --workers {replicas} (one replica each) or --threads-per-replica 1"
         )
     # with parameter servers, the workers have the GPUs
     if job.place.devices == "gpu" and not share.gpus and not job.cluster.ps:
         raise UserError(
             "devices is gpu, but TensorFlow sees no GPU; install the extra `gpu`, "
-            "or give --devices cpu"
+            "or pass --devices cpu"
         )
     _compute_in_long_turns()
     set_threads_and_memory(threads, share.threads, share.gpus)
@@ -180,5 +180,5 @@ def warnings(job: Job) -> Iterator[str]:
     if job.place.devices == "auto" and not share.gpus and find_spec("nvidia"):
         yield (
             "the extra `gpu` is installed, but TensorFlow sees no GPU, so this trains on the CPU; "
-            "start a container with --gpus all, or give --devices cpu if this is meant"
+            "start a container with --gpus all, or pass --devices cpu if this is meant"
         )

@@ -48,7 +48,7 @@ def assign(
         if not own_gpus and 0 < gpus[host] < count:
             raise UserError(
                 f"{count} workers of one host see {gpus[host]} GPUs; start {gpus[host]} there, "
-                "give each worker its own CUDA_VISIBLE_DEVICES, or give --devices cpu"
+                "give each worker its own CUDA_VISIBLE_DEVICES, or pass --devices cpu"
             )
     seen = [gpus[host] // (1 if own_gpus else local[host]) for host in hosts]
     num_gpus = min(*seen, replicas // workers)

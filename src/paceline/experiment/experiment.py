@@ -123,12 +123,12 @@ def _check_training(e: Experiment) -> None:
             f"replicas; use {fitting} or other --replicas"
         )
     if e.epochs <= 0 and e.steps <= 0:
-        raise UserError("nothing to train: give --epochs or --steps above 0")
+        raise UserError("nothing to train: pass --epochs or --steps above 0")
     has_validation = e.data.validation or e.data.dir or e.data.build  # data may have its own
     if patience and not (has_validation and e.evaluate_every):
         raise UserError(
             f"early-stopping.patience is {patience}; early stopping needs a validation split and "
-            "evaluations: give --data.validation and --evaluate-every above 0"
+            "evaluations: pass --data.validation and --evaluate-every above 0"
         )
     if e.precision == "float16" and method != "gradients":
         raise UserError(
@@ -175,7 +175,7 @@ def _check_images(e: Experiment) -> None:
 def check_source(data: Data) -> None:
     """Raise a UserError if a folder is given to the source that draws its images."""
     if data.source == "shapes" and data.dir and not data.build:
-        advice = "for images of your own, train the recipe my-images or give --data.source auto"
+        advice = "for images of your own, train the recipe my-images or pass --data.source auto"
         raise UserError(f"data.dir is {data.dir}, but data.source shapes draws images; {advice}")
 
 

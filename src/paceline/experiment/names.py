@@ -58,11 +58,11 @@ SHORT_NAMES = {name: ours for ours, names in _SHORT.items() for name in names.sp
 OTHER_NAMES = {name: ours for ours, names in _OTHER.items() for name in names.split()}
 """Names that other tools give to something similar; an error names ours."""
 _HINTS = {
-    "give --model.depth N for a ResNet, or --model.build keras:ResNet50 or FILE.py:NAME": "model",
+    "pass --model.depth N for a ResNet, or --model.build keras:ResNet50 or FILE.py:NAME": "model",
     "more --replicas than devices are computed in turns, which accumulates gradients": (
         "accumulate-grad-batches gradient-accumulation-steps grad-accum"
     ),
-    "give --gpus N, the number of GPUs of all workers together": "gpu num-gpus ng",
+    "pass --gpus N, the number of GPUs of all workers together": "gpu num-gpus ng",
     "the same command continues an unfinished run": "resume resume-from resume-from-checkpoint",
     "--gpus, --workers, --ps or TF_CONFIG say where it runs": "ds distribution-strategy",
     "give addresses, role and number in TF_CONFIG (docs/clusters.md)": (
@@ -81,7 +81,7 @@ _HINTS = {
     "it has no counterpart": "run-eagerly all-reduce-alg num-packs enable-xla tpu pruning-method",
     "--optimizer.name is sgd or adamw": "enable-lars",
     "use paceline data convert": "input-dir",
-    "give --early-stopping.patience": "stop-threshold st",
+    "pass --early-stopping.patience": "stop-threshold st",
     "use paceline export": "ed export-dir enable-checkpoint-and-export",
     "use paceline eval": "eval-only",
     "a run has TensorBoard's events: tensorboard --logdir RUN": "tensorboard enable-tensorboard",

@@ -88,7 +88,7 @@ def steps_per_epoch(experiment: Experiment, num_examples: int) -> int:
     if steps < 1:
         raise UserError(
             f"the data has {num_examples} training examples, fewer than one global batch of "
-            f"{experiment.global_batch_size}; give a smaller --global-batch-size or more data"
+            f"{experiment.global_batch_size}; use a smaller --global-batch-size or more data"
         )
     return steps
 

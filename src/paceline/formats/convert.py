@@ -92,7 +92,7 @@ def convert(
         return write(plan, Path(out).expanduser(), processes)
     target = cached("converted", str(out))
     if not target.exists() and open_to_write(str(out)).files():
-        raise UserError(f"{out} is not empty; give a new folder")
+        raise UserError(f"{out} is not empty; choose a new folder")
     notes = write(plan, target, processes)
     put_folder(target, str(out), NOTES)
     shutil.rmtree(target)
@@ -119,14 +119,14 @@ def _is_finished(out: Path, identity: str) -> bool:
     folder belongs to something else, raise UserError."""
     settings, notes = out / WORK / SETTINGS, read_notes(str(out))
     with explained("write", out):
-        earlier = notes or (read_json(settings, "give a new folder") if settings.exists() else {})
+        earlier = notes or (read_json(settings, "choose a new folder") if settings.exists() else {})
         if earlier and earlier.get("conversion") != identity:
-            advice = "give a new folder, or the same images and settings to continue"
+            advice = "choose a new folder, or the same images and settings to continue"
             raise UserError(f"{out} has a conversion of different images or settings; {advice}")
         if not earlier:
             if out.exists() and any(entry.name[0] != "." for entry in out.iterdir()):
                 raise UserError(
-                    f"{out} is not empty, and no conversion began there; give a new folder"
+                    f"{out} is not empty, and no conversion began there; choose a new folder"
                 )
             settings.parent.mkdir(parents=True, exist_ok=True)
             write_json(settings, {"conversion": identity})
@@ -144,7 +144,7 @@ def _write_shard(out: Path, encode: Callable[[Any], bytes], job: tuple[str, Sequ
                 rejected.append({"file": each.path, "shard": name, "reason": str(error)})
         if len(rejected) == len(examples):
             found = f"all {len(rejected)} images for {name} are bad, such as {rejected[0]}"
-            raise UserError(f"{found}; fix them, or give fewer shards")
+            raise UserError(f"{found}; fix them, or use fewer shards")
         write_json(out / WORK / f"{name}.json", {"rejected": rejected})
 
 
@@ -152,7 +152,7 @@ def _finish(out: Path, plan: Conversion) -> Json:
     """Write labels.txt, the list of rejected images and, last, dataset.json; return its content."""
     rejected, counts = [], Counter[str]()
     for name, examples in plan.shards.items():
-        bad = read_json(out / WORK / f"{name}.json", "give a new folder")["rejected"]
+        bad = read_json(out / WORK / f"{name}.json", "choose a new folder")["rejected"]
         counts[name.split("-")[0]] += len(examples) - len(bad)
         rejected += bad
     with explained("write", out):
@@ -176,7 +176,7 @@ def _finish(out: Path, plan: Conversion) -> Json:
 def _plan_cifar(layout: Layout, folder: Path, split: float, train_shards: int) -> Conversion:
     if split:
         raise UserError(
-            f"{folder} has {layout.source}, which is split already; give no --data.split"
+            f"{folder} has {layout.source}, which is split already; pass no --data.split"
         )
     train, test = (list(zip(*examples, strict=True)) for examples in read_splits(layout, folder))
     shards = divide({"train": train, "test": test}, train_shards)

@@ -34,7 +34,7 @@ def detect(folder: str | Path, expected: str = "auto") -> str:
         if expected != "auto":
             return expected
         given = f"there is no folder {path}" if str(folder) else "the data has no folder"
-        raise UserError(f"{given}; give the folder of the data, in training with --data.dir DIR")
+        raise UserError(f"{given}; pass the folder of the data, in training with --data.dir DIR")
     found = [name for name in ("cifar10", "cifar100") if find_layout(name, path)]
     found += ["arrays"] if is_file(path / "train_images.npy") else []
     found += ["tfrecord"] if find_shards(str(path)) else []

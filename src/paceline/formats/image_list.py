@@ -57,7 +57,7 @@ def find_images(folder: Path, split: float = 0.0) -> ImageList:
     if (found.problems and not split) or not found.splits["train"]:
         return found._replace(splits=found.splits | {"test": []})
     if not split:
-        advice = "give --data.split, such as 0.1, to hold out a tenth"
+        advice = "pass --data.split, such as 0.1, to hold out a tenth"
         raise UserError(f"{found.root} has no test split (test/ or val/); {advice}")
     return _divide(found, split)
 
@@ -80,7 +80,7 @@ def _divide(found: ImageList, split: float) -> ImageList:
         parts[int.from_bytes(digest[:8], "big") < split * 2**64].append(image)
     if not all(parts):
         given = f"a split of {split} divides {len(images)} images into {len(parts[0])} to train on"
-        raise UserError(f"{given} and {len(parts[1])} to test on; give a different split")
+        raise UserError(f"{given} and {len(parts[1])} to test on; choose a different split")
     return found._replace(splits={"train": parts[0], "test": parts[1]})
 
 

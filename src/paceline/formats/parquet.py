@@ -190,7 +190,7 @@ def _only(shard: Shard, names: Sequence[str], fitting: Sequence[str], given: str
     if len(fitting) == 1 and given in ("", *fitting):
         return fitting[0]
     found = f"it has the columns {', '.join(names)[:300]}"
-    raise UserError(f"{shard.path}: {found}; give --records.{flag} with one of them")
+    raise UserError(f"{shard.path}: {found}; pass --records.{flag} with one of them")
 
 
 def _read_labels(shard: Shard, columns: Columns) -> list[Any]:
@@ -209,7 +209,7 @@ def _name_classes(
         return classes, {label: label for label in range(len(classes))}
     if not all(isinstance(label, str) for label in labels):
         found = f"the column {columns.label} has neither whole numbers nor names"
-        raise UserError(f"{folder}: {found}; give --records.label-key")
+        raise UserError(f"{folder}: {found}; pass --records.label-key")
     classes = classes or tuple(sorted(labels))
     return classes, {name: number for number, name in enumerate(classes)}
 

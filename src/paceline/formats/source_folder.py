@@ -19,7 +19,7 @@ SPLIT_NAMES = {
 def source_folder(given: str, advice: str) -> Path:
     """Return the folder that `--data.dir` gives. Raise UserError with the `advice` without one."""
     if not given:
-        raise UserError(f"the folder of the data is needed: give --data.dir DIR; {advice}")
+        raise UserError(f"the folder of the data is needed: pass --data.dir DIR; {advice}")
     folder = Path(given).expanduser()
     if not is_folder(folder):
         raise UserError(f"there is no folder {folder}; {advice}")

@@ -34,7 +34,7 @@ def load() -> Any:
     """Load the library into TensorFlow, once per process; return the module of its operations."""
     reason, library = why_unavailable(), find_library()
     if reason or library is None:  # without AVX2 the process would die at the first operation
-        raise UserError(f"kernels is own, but {reason}; or give --kernels tensorflow")
+        raise UserError(f"kernels is own, but {reason}; or pass --kernels tensorflow")
     try:
         module = tf.load_op_library(str(library))
         ctypes.CDLL(str(library)).paceline_use_avx512(uses_avx512(), uses_avx512_bf16())
@@ -42,7 +42,7 @@ def load() -> Any:
     except (tf.errors.NotFoundError, OSError) as error:
         raise UserError(
             f"the kernels in {library} cannot be loaded ({first_line(error)}); "
-            "remove the file and run python -m paceline.kernels, or give --kernels tensorflow"
+            "remove the file and run python -m paceline.kernels, or pass --kernels tensorflow"
         ) from error
 
 

@@ -64,7 +64,7 @@ def _pass_warnings(run_dir: str, listen: Send, message: Message) -> None:
     if is_local and not RunFolder(run_dir).exists():
         raise UserError(
             f"this node does not see the run folder {run_dir}, so a requeued job would start again "
-            "from the beginning here; give a --run-dir on a file system that all nodes share"
+            "from the beginning here; pass a --run-dir on a file system that all nodes share"
         )
 
 

@@ -83,7 +83,7 @@ def with_data(run: RunFolder, data_dir: str) -> Experiment:
     data = replace(experiment.data, dir=data_dir or run.data_dir())
     if not (data_dir or data.build or is_remote(data.dir) or os.path.exists(data.dir or ".")):
         raise UserError(
-            f"the data of {run.path} was in {data.dir}, which is not there; give --data.dir with "
+            f"the data of {run.path} was in {data.dir}, which is not there; pass --data.dir with "
             "where it is now"
         )
     return replace(experiment, data=data)
@@ -122,7 +122,7 @@ def _compare(run: RunFolder, core: Core, split: str, send: Send) -> None:
     if classes != facts.get("classes", classes):
         raise UserError(
             f"the data has the classes {short(classes)}, but {run.path} was trained with "
-            f"{short(facts['classes'])}; give the --data.dir of the same data set"
+            f"{short(facts['classes'])}; pass the --data.dir of the same data set"
         )
     size = core.splits[split].size
     if facts.get(split, size) != size:

@@ -46,10 +46,10 @@ def check_target(out: str, to: str, force: bool) -> None:
             f"use {path.with_suffix(form.suffix)}"
         )
     if path.exists() and not force:
-        raise UserError(f"{path} exists; give --force to replace it, or another name")
+        raise UserError(f"{path} exists; pass --force to replace it, or use another name")
     other_folder = path.is_dir() and any(path.iterdir()) and not (path / "saved_model.pb").exists()
     if path.exists() and (path.is_dir() != form.is_folder or other_folder):
-        raise UserError(f"{out} is not an export to {to}; remove it yourself, or give another name")
+        raise UserError(f"{out} is not an export to {to}; remove it yourself, or use another name")
 
 
 def run_export(

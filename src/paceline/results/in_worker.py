@@ -34,7 +34,7 @@ def check_trust(run: RunFolder, kind: str, trust_code: bool) -> None:
     if not trust_code and (named := [f"{name} {spec}" for name, spec in specs.items() if spec]):
         raise UserError(
             f"{run.path} runs its own code: {' and '.join(named)}; if you trust this code, "
-            "give --trust-code (in Python trust_code=True)"
+            "pass --trust-code (in Python trust_code=True)"
         )
 
 

@@ -52,7 +52,7 @@ def sample_images(run: RunFolder, trained: TrainedModel, data_dir: str, send: Se
     if pixels.shape[1:] != trained.image_shape:
         raise UserError(
             f"the images of {data.dir or data.source} have the shape {pixels.shape[1:]}, those of "
-            f"the training {trained.image_shape}; give the --data.dir of the same data set"
+            f"the training {trained.image_shape}; pass the --data.dir of the same data set"
         )
     return pixels
 
@@ -94,7 +94,7 @@ def _convert(model: keras.Model, sample: np.ndarray | None) -> bytes:
     except Exception as error:  # its own exceptions have no common base
         raise UserError(
             f"TensorFlow's converter cannot write this model to tflite: {first_line(error)}; "
-            "give --to onnx or savedmodel"
+            "pass --to onnx or savedmodel"
         ) from error
 
 

@@ -29,7 +29,7 @@ def locate(job: Job, name: str, spec: str) -> str:
     if not job.run.trust_code:
         raise UserError(
             f"{name} {spec} is not in {Path.cwd()}, but {run} has a copy of it; if you trust that "
-            "code, give --trust-code"
+            "code, pass --trust-code"
         )
     return copy
 

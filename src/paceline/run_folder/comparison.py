@@ -72,7 +72,7 @@ def check_same_run(
         from paceline.kernels.library import why_unavailable
 
         reason = why_unavailable() if old == "own" else ""
-        advice = f"--kernels own cannot be used: {reason}" if reason else f"give --kernels {old}"
+        advice = f"--kernels own cannot be used: {reason}" if reason else f"pass --kernels {old}"
         raise UserError(
             f"{where} was trained with --kernels {old}; --kernels {kernels} "
             f"gives different bits; {advice}, or use another --run-dir"

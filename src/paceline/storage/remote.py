@@ -285,7 +285,7 @@ def _advice(error: Exception, extra: str) -> str:
     if isinstance(error, ValueError) and "not known" in text:
         return f"; use {'://, '.join(EXTRAS)}://"
     if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text:
-        return "; make it first, or give another"
+        return "; create it first, or use another one"
     if kind == "InvalidPathError":
         return "; give the URL of a folder whose files a disk can have"
     if "TimeTooSkewed" in text:

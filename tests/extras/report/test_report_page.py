@@ -152,7 +152,7 @@ def test_a_page_that_exists_is_kept_without_force(
     page.write_text("mine")
     code, err = one_line(capsys, str(run), "-o", str(page))
     assert (code, page.read_text()) == (2, "mine")
-    assert "exists; give --force" in err
+    assert "exists; pass --force" in err
     assert main(["report", str(run), "-o", str(page), "--force"]) == 0
     assert page.read_text().startswith("<!doctype html>")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "run"]

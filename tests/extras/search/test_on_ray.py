@@ -175,4 +175,4 @@ def test_a_node_that_does_not_see_the_search_folder_says_what_to_do() -> None:
     job = Job(get_recipe("smoke"), Place())
     outcome = train_trial(1, job, "/", "/no/such", judge=None)
     assert outcome.kind == "refused"
-    assert "does not see /no/such; give a --search-dir that all nodes see" in outcome.reason
+    assert "does not see /no/such; pass a --search-dir that all nodes see" in outcome.reason

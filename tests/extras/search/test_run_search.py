@@ -69,7 +69,7 @@ def test_a_mistake_is_one_line_and_nothing_is_made(
 
 def test_without_a_validation_split_a_line_says_what_to_do(capsys: Any) -> None:
     assert main(["search", "smoke", "--over", "seed=1,2", "--trials", "2"]) == 2
-    assert "give --data.validation N to hold out N training examples" in capsys.readouterr().err
+    assert "pass --data.validation N to hold out N training examples" in capsys.readouterr().err
 
 
 def test_without_ray_a_line_says_what_to_install(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def gpus_of_workers(job: Job) -> list[str]:
     if not common and (found or job.place.devices == "gpu"):
         raise UserError(
             f"{numbers['0']} of {job.cluster.num_workers} workers have a GPU; install the extra "
-            "`gpu` on all, or give --devices cpu"
+            "`gpu` on all, or pass --devices cpu"
         )
     return common
 

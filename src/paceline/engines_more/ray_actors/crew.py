@@ -84,7 +84,7 @@ def resources_of(job: Job, who: str = "a worker") -> dict[str, float]:
         raise UserError(
             f"{who} needs {needs(wanted)}, but no node of the Ray cluster has them "
             f"(the nodes have: {'; '.join(needs(node) for node in nodes[:8])}); "
-            "give a smaller --ray.cpus-per-worker or --ray.gpus-per-worker"
+            "use a smaller --ray.cpus-per-worker or --ray.gpus-per-worker"
         )
     return wanted
 
@@ -134,7 +134,7 @@ class Crew:
         if not self.ready:
             raise self._died or UserError(
                 f"no worker got {needs(self.resources)} from the Ray cluster within "
-                f"{time.monotonic() - began:.0f} s; free some, ask for less, or give a longer "
+                f"{time.monotonic() - began:.0f} s; free some, ask for less, or use a longer "
                 "--start-timeout"
             )
 

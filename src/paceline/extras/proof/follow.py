@@ -115,6 +115,6 @@ def follow(path: str, share: float, how: How, seed: int, listen: Send) -> Verdic
     whole = read_chain(run)
     finding, steps = finding or whole.fault, max(1, whole.last)
     if not (auditor.checked or finding):
-        raise UserError(f"{run.where} {CANNOT}: no checkpoint was drawn; give a larger --share")
+        raise UserError(f"{run.where} {CANNOT}: no checkpoint was drawn; use a larger --share")
     note = "the other steps were not trained again" * (auditor.checked < steps)
     return Verdict(auditor.checked, steps, time.monotonic() - began, finding, note)

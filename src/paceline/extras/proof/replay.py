@@ -26,7 +26,7 @@ from paceline.storage.files import explained
 from paceline.versions import library_versions, machine
 
 CANNOT = "cannot be checked"
-OWN_DATA = "give the run's own data with --data.dir"
+OWN_DATA = "pass the run's own data with --data.dir"
 
 
 class Piece(NamedTuple):

@@ -185,7 +185,7 @@ def _pruned(run: RunFolder, reached: int, chain: Chain, share: float) -> str:
     largest = max((each.stat().st_size for each in run.checkpoints.glob("*.safe*")), default=0)
     return (
         f"{100 * share:.3g} % of {run.where} {CANNOT}: checkpoints were removed, and only "
-        f"{100 * reached / chain.last:.2g} % of its steps follow one that is left; give a smaller "
+        f"{100 * reached / chain.last:.2g} % of its steps follow one that is left; use a smaller "
         f"--share, or --all to train everything again, or train with --keep {keep} "
         f"({keep * largest / 1e6:,.1f} MB)"
     )

@@ -22,7 +22,9 @@ def write_report(names: Sequence[str], out: Path, force: bool = False) -> list[s
     """Write the page; return a line for each run that could not be read and is left out."""
     if out.exists() and (not force or out.is_dir()):
         kind = " and is a folder" if out.is_dir() else ""
-        raise UserError(f"{out} exists{kind}; give --force to replace it, or another name with -o")
+        raise UserError(
+            f"{out} exists{kind}; pass --force to replace it, or use another name with -o"
+        )
     runs, left_out = list[RunData](), list[str]()
     for name in dict.fromkeys(names):
         try:

@@ -83,7 +83,7 @@ def train_trial(number: int, job: Job, folder: str, search_dir: str, judge: Any)
     if not is_remote(search_dir) and not Path(search_dir, RECORD).exists():
         return TrialOutcome(
             "refused",
-            f"the node {socket.gethostname()} does not see {search_dir}; give a --search-dir that "
+            f"the node {socket.gethostname()} does not see {search_dir}; pass a --search-dir that "
             "all nodes see: on a shared disk, or s3://...",
         )
     total_steps, step, epoch, is_stopped = 1, 0, 0.0, False

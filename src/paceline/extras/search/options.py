@@ -89,7 +89,7 @@ def build_search(
     if len(drawn) < options.trials:
         raise UserError(
             f"trials is {options.trials}, but over has only {len(drawn)} different combinations; "
-            "give fewer --trials, or more values or wider ranges"
+            "use fewer --trials, or more values or wider ranges"
         )
     over = {name: vars(space[name]) for name in sorted(space)}
     facts = plain({"recipe": recipe, "experiment": experiment.to_json(), "over": over})
@@ -111,7 +111,7 @@ def _check(experiment: Experiment) -> None:
     if not experiment.data.validation:
         raise UserError(
             "a search compares trials on a validation split, never on the test set, and there is "
-            "none: give --data.validation N to hold out N training examples"
+            "none: pass --data.validation N to hold out N training examples"
         )
     if experiment.sync.method == "async":
         raise UserError(

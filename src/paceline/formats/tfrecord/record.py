@@ -188,7 +188,7 @@ def parse_label(data: bytes, image_key: str, label_key: str) -> tuple[int, str]:
 def _single(features: Features, key: str, kind: type, flag: str) -> Any:
     if key not in features:
         names = ", ".join(sorted(features)[:12]) or "nothing"
-        advice = f"give --records.{flag} with one of these if that is the wrong name"
+        advice = f"pass --records.{flag} with one of these if that is the wrong name"
         raise ValueError(f"a record has no feature {key!r} (it has {names}); {advice}")
     values = features[key]
     if len(values) != 1 or not isinstance(values[0], kind):
@@ -215,5 +215,5 @@ def label_fault(label: int, keys: Records, num_classes: int) -> str:
     """Return what is wrong with a label that is not one of the classes."""
     last, other = keys.first_label + num_classes - 1, 1 - keys.first_label
     classes = f"the {num_classes} classes, {keys.first_label} to {last}"
-    advice = f"if labels count from {other}, give --records.first-label {other}"
+    advice = f"if labels count from {other}, pass --records.first-label {other}"
     return f"label {label} is outside {classes}; {advice}"

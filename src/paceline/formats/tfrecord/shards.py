@@ -23,7 +23,7 @@ from paceline.storage.files import explained, read_json, read_text
 
 NOTES, LABELS = "dataset.json", "labels.txt"
 IMAGE_KEY, LABEL_KEY = "image/encoded", "image/class/label"
-ADVICE = "convert again, or remove it and give --records.image-key ..."
+ADVICE = "convert again, or remove it and pass --records.image-key ..."
 MOST_UNNAMED_CLASSES = 1_000_000
 _NAME = re.compile(
     r"(?:.+[-_])?(train|test|eval|validation|valid|val)"

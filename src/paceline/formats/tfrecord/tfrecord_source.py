@@ -158,7 +158,7 @@ def _check_first(parts: Sequence[ShardIndex], keys: Records) -> None:
     except ValueError as error:
         raise BadRecord(shard.path, offset, str(error)) from None
     if not keys.raw_shape and not image.startswith(ENCODED):
-        advice = f"for {len(image)} plain bytes give --records.raw-shape H W C"
+        advice = f"for {len(image)} plain bytes pass --records.raw-shape H W C"
         raise BadRecord(shard.path, offset, f"an image has no known format; {advice}")
 
 

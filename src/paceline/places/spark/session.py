@@ -50,7 +50,7 @@ FAILURES = (
     (r"paceline\.errors\.UserError: (.*)", "{}"),
     (
         r"(requires more slots)",
-        "the stage {} than Spark has; give fewer --workers, or Spark more cores",
+        "the stage {} than Spark has; use fewer --workers, or Spark more cores",
     ),
     (
         r"ModuleNotFoundError: N(o module named .*)",

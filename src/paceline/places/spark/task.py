@@ -129,7 +129,7 @@ def find_problem(job: Job, folder: str, proof: str, host: str) -> str:
     if proof and not os.path.exists(proof):
         return (
             f"host {host}, which has the chief, does not share {Path(proof).parent} with the "
-            "driver; give a --run-dir that both see"
+            "driver; pass a --run-dir that both see"
         )
     return ""
 
