@@ -123,7 +123,10 @@ def network(pods: list[Any]) -> Iterator[list[str]]:
             hosts.write_text(f"127.0.0.1 localhost\n{names}")
         yield spaces
     finally:
-        for space in spaces:
+        for i, space in enumerate(spaces):
+            # the system ends the links of a namespace some time after it, and the next test has
+            # links of the same names
+            subprocess.run(["ip", "link", "del", f"{bridge}o{i}"], capture_output=True)
             subprocess.run(["ip", "netns", "del", space], capture_output=True)
             subprocess.run(["rm", "-rf", f"/etc/netns/{space}"], check=True)
         subprocess.run(["ip", "link", "del", bridge], capture_output=True)
