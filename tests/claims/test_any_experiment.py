@@ -175,7 +175,7 @@ def check_alike(engines: Engines, experiment: Experiment) -> tuple[str, int]:
 
 
 @needs_kernels
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("seed", "draws"),
     [

@@ -204,15 +204,15 @@ def race(scene: Scene, fault: Fault) -> str:
     return f"command {command}"
 
 
-def start_second(scene: Scene, fault: Fault, host: str) -> None:
-    """Start a command; the fault lasts until it ends."""
+def start_second(scene: Scene, fault: Fault, host: str, thawed_at: float = 0.0) -> None:
+    """Start a command; the fault lasts until it ends, and until what stands still is thawed."""
     process = scene.start(host, is_second=True).process
     fault.commands.append(process)
     fault.end = float("inf")
 
     def ended() -> None:
         if not any(each.alive for each in fault.commands):
-            fault.end = scene.now
+            fault.end = max(scene.now, thawed_at)
 
     process.at_end.append(ended)
 
@@ -233,7 +233,7 @@ def lose_lock(scene: Scene, fault: Fault) -> str:
     for process in stopped:
         process.freeze()
         scene.at(longest, process.thaw)
-    start_second(scene, fault, "other")
+    start_second(scene, fault, "other", scene.now + longest)
     return holder.name
 
 

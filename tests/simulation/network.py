@@ -59,10 +59,11 @@ class Network:
     def find_silent(self, addresses: list[str]) -> list[str]:
         """Ask all at the same time: it takes as long as the slowest."""
         silent = [address for address in addresses if not self._is_good(address)]
+        slow = {address for address in silent if address in self.listening}
+        world().sleep(PROBE_S if slow else LONGEST_S)  # so long a probe waits for an answer
+        silent = [each for each in silent if each not in slow or not self._is_good(each)]
         for address in sorted(self.reasons.keys() & set(addresses) - set(silent)):
             raise UserError(f"the worker at {address} cannot train: {self.reasons[address]}")
-        slow = any(address in self.listening for address in silent)
-        world().sleep(PROBE_S if slow else LONGEST_S)
         return silent
 
     def _is_good(self, address: str) -> bool:
