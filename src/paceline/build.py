@@ -49,7 +49,7 @@ def build_core(job: Job, views: Views = "none") -> replica.Core:
         splits["validation"] = validation
     elif experiment.early_stopping.patience:
         raise UserError(
-            "early-stopping.patience is above 0, but the data has no validation split; give "
+            "early-stopping.patience is above 0, but the data has no validation split; pass "
             "--data.validation N to hold out N training examples"
         )
     plan = build_plan(experiment, train.size, job.run.stop_at, job.run.act_every)

@@ -126,7 +126,7 @@ def test_data_that_moved_are_found_by_the_flag_and_other_classes_are_refused(tmp
     run, _, _ = make_grey_run(tmp_path)
     before = evaluate_run(run)
     (tmp_path / "arrays").rename(tmp_path / "moved")
-    with pytest.raises(UserError, match="which is not there; give"):
+    with pytest.raises(UserError, match="which is not there; pass"):
         evaluate_run(run)
     assert evaluate_run(run, EvaluateRequest(data_dir=str(tmp_path / "moved"))).loss == before.loss
     (tmp_path / "moved" / "classes.json").write_text('["x", "y", "z"]')

@@ -49,7 +49,7 @@ def choose_kernels(experiment: Experiment, uses_gpus: bool) -> str:
     """Return own or tensorflow. Raise UserError if own is asked for and cannot be used."""
     unfit, unavailable = _why_unfit(experiment, uses_gpus), why_unavailable()
     if experiment.kernels == "own" and (unfit or unavailable):
-        what_to_do = f"{unfit}; give" if unfit else f"{unavailable}; or give"
+        what_to_do = f"{unfit}; pass" if unfit else f"{unavailable}; or pass"
         raise UserError(f"kernels is own, but {what_to_do} --kernels tensorflow")
     return "tensorflow" if unfit or unavailable or experiment.kernels == "tensorflow" else "own"
 

@@ -141,7 +141,7 @@ def with_own_scaling(experiment: Experiment) -> Experiment:
     name, start = application_of(experiment.model), experiment.model.init_from
     if not name and not start.startswith(KERAS):
         raise UserError(
-            "scaling.method is application, but the model is not from keras.applications; give "
+            "scaling.method is application, but the model is not from keras.applications; pass "
             "--model.init-from keras:NAME or a different method"
         )
     return replace(experiment, scaling=own_scaling(name or parse_application(start)[0]))
